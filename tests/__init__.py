@@ -1,0 +1,1 @@
+"""The tests: packages mirror the folders of the product."""

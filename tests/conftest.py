@@ -1,0 +1,91 @@
+"""Fixtures that run the real releases, and the guard over Python's own sqlite3."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from tests.oracle import wheels
+from tests.oracle.home import Home
+from tests.oracle.releases import RELEASES, Release
+
+NOT_RUN = "needs the released wheels of hermes-agent"
+
+_opened_by_sqlite3: list[str] = []
+
+
+def _watch(event: str, args: tuple[Any, ...]) -> None:
+    """Audit hook: a state.db is opened through APSW, never through Python's sqlite3 (an older SQLite)."""
+    if event != "sqlite3.connect":
+        return
+    text = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes, os.PathLike)) else ""
+    if Path(text.removeprefix("file:").split("?")[0]).name == "state.db":
+        _opened_by_sqlite3.append(text)
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.fixture(autouse=True)
+def _python_sqlite3_stays_away() -> Iterator[None]:
+    """Fails a test in whose process Python's sqlite3 opened a state.db, errors swallowed or not."""
+    _opened_by_sqlite3.clear()
+    yield
+    assert not _opened_by_sqlite3, f"Python's own sqlite3 opened {_opened_by_sqlite3}"
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this test run that all its parallel workers share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def oracle(shared_folder: Path) -> None:
+    """The released wheels are there. Without a network: a loud skip, in CI a failure."""
+    verdict = shared_folder / "wheels.txt"
+    with FileLock(shared_folder / "wheels.lock"):
+        # Asked once per run: every worker trying anew would only repeat the timeouts.
+        if not verdict.exists():
+            try:
+                wheels.ensure()
+                verdict.write_text("")
+            except wheels.WheelsUnavailableError as error:
+                verdict.write_text(str(error))
+    if reason := verdict.read_text():
+        if os.environ.get("CI"):
+            pytest.fail(f"CI {NOT_RUN}: {reason}")
+        pytest.skip(f"{NOT_RUN}: {reason}")
+
+
+@pytest.fixture(params=RELEASES, ids=str)
+def release(request: pytest.FixtureRequest, oracle: None) -> Release:
+    """Each of the eleven releases in turn; narrow it with ``@pytest.mark.parametrize("release", ...)``."""
+    chosen: Release = request.param
+    return chosen
+
+
+@pytest.fixture
+def home(oracle: None, tmp_path: Path) -> Home:
+    """A fresh, empty Hermes home."""
+    return Home(tmp_path / "home")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how many tests did not run for want of the real releases."""
+    skipped = [
+        report for report in terminalreporter.stats.get("skipped", ()) if NOT_RUN in str(report.longrepr)
+    ]
+    if skipped:
+        terminalreporter.write_line(
+            f"NOT RUN: {len(skipped)} tests against real releases of hermes-agent (no wheels)",
+            red=True,
+            bold=True,
+        )
