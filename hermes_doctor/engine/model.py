@@ -1,0 +1,155 @@
+"""The words that every floor shares: Check, Finding, Severity, Safety, ExitCode, and the rules of a check."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hermes_doctor.store.cells import Cell, Key
+from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.view import StoreView
+
+Detail = Mapping[str, "str | int | float | bool | None | Sequence[str]"]
+
+
+class Severity(enum.IntEnum):
+    """How bad a finding is.
+
+    ERROR: something is lost, hidden or refused now. WARNING: wrong, and it will mislead. INFO: good to know.
+    """
+
+    INFO = 1
+    WARNING = 2
+    ERROR = 3
+
+    @property
+    def label(self) -> str:
+        """The word that users and scripts see: ``info``, ``warning`` or ``error``."""
+        return self.name.lower()
+
+
+class Safety(enum.StrEnum):
+    """Whether a fix may run unasked (SAFE), needs ``--unsafe`` (UNSAFE), or does not exist (NONE)."""
+
+    SAFE = "safe"
+    UNSAFE = "unsafe"
+    NONE = "none"
+
+
+class ExitCode(enum.IntEnum):
+    """The exit codes of every command."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    USAGE = 2
+    FAILED = 3
+    DAMAGED = 4
+    REFUSED = 5
+    BUSY = 6
+    STOPPED = 7
+
+
+#: Of several stores the most severe counts, in this order.
+EXIT_ORDER: tuple[ExitCode, ...] = (
+    ExitCode.FAILED,
+    ExitCode.DAMAGED,
+    ExitCode.REFUSED,
+    ExitCode.BUSY,
+    ExitCode.STOPPED,
+    ExitCode.FINDINGS,
+    ExitCode.CLEAN,
+)
+
+
+def worst(codes: Sequence[ExitCode]) -> ExitCode:
+    """Return the exit code that counts for a run over several stores; CLEAN for none."""
+    return min(codes, key=EXIT_ORDER.index, default=ExitCode.CLEAN)
+
+
+class Bucket(enum.StrEnum):
+    """Where a finding is counted: what can be done about it."""
+
+    SAFE = "safe"
+    UNSAFE = "unsafe"
+    REFUSED = "refused"
+    REPORT = "report"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault of one row.
+
+    ``key`` is the primary key of the row in ``table``; ``session`` the session it belongs to, if any.
+    ``summary`` is one plain sentence; ``detail`` holds ids, counts and column names, never message text,
+    titles or prompts. ``action`` says what the fix would do. A finding whose check has a fix in general,
+    but which must not be fixed here, has ``fix`` NONE and says why in ``refusal``.
+    """
+
+    check: str
+    severity: Severity
+    table: str
+    key: Key
+    session: Key
+    summary: str
+    detail: Detail = Mapping[str, "str | int | float | bool | None | Sequence[str]"]
+    fix: Safety = Safety.NONE
+    action: str | None = None
+    refusal: str | None = None
+
+    @property
+    def bucket(self) -> Bucket:
+        """Where this finding is counted."""
+        if self.fix is Safety.SAFE:
+            return Bucket.SAFE
+        if self.fix is Safety.UNSAFE:
+            return Bucket.UNSAFE
+        return Bucket.REFUSED if self.refusal is not None else Bucket.REPORT
+
+
+Row = Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class RowRule:
+    """A rule over single rows of one table, laid over it together with all others so that it is read once.
+
+    ``condition`` gives an SQL expression over the table's columns (unqualified, quoted by the shape) that
+    preselects suspects, or None where the store's shape cannot show the fault. ``columns`` are read of each
+    suspect beside the key; those that the store lacks come as None. ``judge`` decides, in Python.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    condition: Callable[[Shape], str | None]
+    judge: Callable[[Row, StoreView], Finding | None]
+
+
+@dataclass(frozen=True)
+class RelationRule:
+    """A rule over relations between rows: a generator of findings.
+
+    ``find`` gets the view and, when only some rows are asked about (a confirmation, or the re-check inside a
+    fix's transaction), their keys in ``table``; it must then judge just these, by the same rule.
+    """
+
+    table: str
+    find: Callable[[StoreView, Sequence[Key] | None], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One fault: what it is called, how bad it is, and the rule that finds it.
+
+    ``summary`` is what `doctor checks` lists; ``meaning`` is the "what it means" of a report, in words for the
+    person; ``fix`` is the best that a fix of it can be; ``page`` is the module's docstring, shown by
+    `doctor explain`.
+    """
+
+    name: str
+    severity: Severity
+    summary: str
+    meaning: str
+    fix: Safety
+    page: str
+    rule: RowRule | RelationRule

@@ -1,0 +1,128 @@
+"""Laying all row rules over a table at once, so that it is read once, and asking one rule about single rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hermes_doctor.engine.model import Check, Finding, RowRule
+from hermes_doctor.store.cells import Cell, Key, quote
+from hermes_doctor.store.reader import Values, in_keys
+from hermes_doctor.store.shape import Table
+from hermes_doctor.store.view import StoreView
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """One rule as it lies over a table: its condition in SQL, and where its columns stand in the row."""
+
+    check: Check
+    rule: RowRule
+    condition: str
+    places: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Several row rules over one table, in one statement."""
+
+    table: Table
+    columns: tuple[str, ...]
+    laid: tuple[_Laid, ...]
+    key_width: int
+
+    @property
+    def where(self) -> str:
+        """What at least one rule suspects."""
+        return " OR ".join(f"({laid.condition})" for laid in self.laid)
+
+
+def row_passes(checks: Sequence[Check], view: StoreView) -> list[Pass]:
+    """Return one pass for each table that the row rules of these checks look at and that the store has."""
+    by_table: dict[str, list[tuple[Check, RowRule]]] = {}
+    for check in checks:
+        if isinstance(check.rule, RowRule) and view.shape.has(check.rule.table):
+            by_table.setdefault(check.rule.table.lower(), []).append((check, check.rule))
+    passes = (lay(view.shape.tables[name], rules, view) for name, rules in by_table.items())
+    return [laid for laid in passes if laid is not None]
+
+
+def lay(table: Table, rules: Sequence[tuple[Check, RowRule]], view: StoreView) -> Pass | None:
+    """Lay rules over a table; None where none of them applies to this store's shape."""
+    key = [quote(column) for column in table.primary_key] or [table.rowid or "NULL"]
+    wanted: list[str] = list(key)
+    laid: list[_Laid] = []
+    for check, rule in rules:
+        condition = rule.condition(view.shape)
+        if condition is None:
+            continue
+        places: list[int | None] = []
+        for column in rule.columns:
+            if not table.has(column):
+                places.append(None)
+                continue
+            name = view.shape.column(table.name, column)
+            if name not in wanted:
+                wanted.append(name)
+            places.append(wanted.index(name))
+        laid.append(_Laid(check, rule, condition, tuple(places)))
+    if not laid:
+        return None
+    # Behind the columns stands, for each rule, whether it is that rule that suspects the row.
+    flags = [f"({each.condition}) IS TRUE" for each in laid]
+    return Pass(table, (*wanted, *flags), tuple(laid), len(key))
+
+
+def run_pass(
+    laid_over: Pass, view: StoreView, failed: Callable[[Check, Exception], None]
+) -> Iterator[Finding]:
+    """Read the table once and give what the rules find; a rule that fails on a row is reported to ``failed``."""
+    for values in view.reader.walk(laid_over.table, laid_over.columns, laid_over.where):
+        yield from _judge(laid_over, values, view, failed)
+
+
+def ask(check: Check, keys: Sequence[Key], view: StoreView) -> Iterator[Finding]:
+    """Ask a check about single rows, by its own rule: what it finds wrong with just these."""
+    rule = check.rule
+    if not isinstance(rule, RowRule):
+        yield from rule.find(view, keys)
+        return
+    table = view.shape.tables.get(rule.table.lower())
+    laid_over = lay(table, [(check, rule)], view) if table else None
+    if table is None or laid_over is None or len(table.primary_key) > 1:
+        return
+    key = quote(table.primary_key[0]) if table.primary_key else table.rowid
+    if key is None:
+        return
+    among, cells = in_keys(key, keys)
+    sql = (
+        f"SELECT {', '.join(laid_over.columns)} FROM {quote(table.name)}"
+        f" WHERE {among} AND ({laid_over.where})"
+    )
+    for values in view.rows(sql, cells):
+        yield from _judge(laid_over, values, view, _reraise)
+
+
+def _judge(
+    laid_over: Pass, values: Values, view: StoreView, failed: Callable[[Check, Exception], None]
+) -> Iterator[Finding]:
+    key: Key = values[0] if laid_over.key_width == 1 else values[: laid_over.key_width]
+    flags = values[len(values) - len(laid_over.laid) :]
+    for each, suspected in zip(laid_over.laid, flags, strict=True):
+        if not suspected:
+            continue
+        row: dict[str, Cell] = {
+            column: None if place is None else values[place]
+            for column, place in zip(each.rule.columns, each.places, strict=True)
+        }
+        try:
+            finding = each.rule.judge(row, view)
+        except Exception as error:  # one bad cell costs one row its verdict, never the scan
+            failed(each.check, error)
+            continue
+        if finding is not None:
+            yield finding if finding.key is not None else replace(finding, key=key)
+
+
+def _reraise(_check: Check, error: Exception) -> None:
+    raise error

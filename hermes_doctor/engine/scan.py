@@ -1,0 +1,279 @@
+"""Scanning a store: open it without a trace, lay every rule over it, confirm what moved, count."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hermes_doctor.engine.findings import Findings
+from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, RelationRule, RowRule, Severity
+from hermes_doctor.engine.rows import ask, row_passes, run_pass
+from hermes_doctor.host.bundle import Condition, StoreProblem
+from hermes_doctor.host.holders import Holder
+from hermes_doctor.host.homes import StoreRef
+from hermes_doctor.host.settings import NO_SETTINGS, read_settings
+
+if TYPE_CHECKING:
+    from hermes_doctor.store.opening import OpenStore
+    from hermes_doctor.store.view import StoreView
+
+#: How often a store is read anew when somebody opened it for writing while we relied on nobody doing so.
+_TRIES = 3
+#: Rows that are asked about in one statement when findings are confirmed.
+_CONFIRM_AT_ONCE = 100
+
+#: Called with the store's path, a short name of the step, and the share done (0 to 1, None: not known).
+Progress = Callable[[Path, str, float | None], None]
+
+
+@dataclass
+class CheckResult:
+    """What one check came to on one store. ``seconds`` of a row rule is its share of the common pass."""
+
+    check: Check
+    status: Literal["ran", "skipped", "failed"] = "ran"
+    reason: str | None = None
+    buckets: Counter[Bucket] = field(default_factory=Counter)
+    worst: Severity | None = None
+    seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """All findings of the check."""
+        return self.buckets.total()
+
+    def note(self, finding: Finding) -> None:
+        """Count one finding."""
+        self.buckets[finding.bucket] += 1
+        self.worst = max(self.worst or finding.severity, finding.severity)
+
+    def fail(self, reason: str) -> None:
+        """Say that the check could not do its work, or not on every row; the first reason is kept."""
+        if self.status != "failed":
+            self.status, self.reason = "failed", reason
+
+
+@dataclass
+class StoreScan:
+    """What a scan of one store came to."""
+
+    ref: StoreRef
+    condition: Condition = Condition.READABLE
+    reason: str | None = None
+    next_step: str | None = None
+    schema_version: int | None = None
+    journal_mode: str | None = None
+    bytes: int | None = None
+    sessions: int | None = None
+    messages: int | None = None
+    held: str = "unknown"
+    holders: tuple[Holder, ...] = ()
+    findings: Findings = field(default_factory=Findings)
+    checks: list[CheckResult] = field(default_factory=list)
+    consistent: bool = True
+    trace: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def worst(self) -> Severity | None:
+        """The severity of the worst finding, None where there is none."""
+        return max((r.worst for r in self.checks if r.worst is not None), default=None)
+
+    def exit_code(self, fail_on: Severity | None) -> ExitCode:
+        """Return the exit code of this store; ``fail_on`` None means that findings never count."""
+        if self.condition in (
+            Condition.DAMAGED,
+            Condition.UNREADABLE,
+            Condition.MISSING,
+            Condition.NOT_HERMES,
+        ):
+            return ExitCode.DAMAGED
+        if any(result.status == "failed" for result in self.checks):
+            return ExitCode.FAILED
+        if fail_on is not None and self.worst is not None and self.worst >= fail_on:
+            return ExitCode.FINDINGS
+        return ExitCode.CLEAN
+
+
+@dataclass(frozen=True)
+class ScanOptions:
+    """``now``: seconds since the epoch, None for the clock's own at the start of each store. ``idle_floor``:
+    seconds, raises every check's own idle threshold. ``skipped``: names of known checks that are left out."""
+
+    now: float | None = None
+    idle_floor: float = 0.0
+
+
+def scan_store(
+    ref: StoreRef, checks: Sequence[Check], options: ScanOptions, progress: Progress | None = None
+) -> StoreScan:
+    """Scan one store and leave no trace.
+
+    Never raises for what is wrong with the store: its condition says so. Whoever gets the result closes its
+    ``findings``.
+    """
+    from hermes_doctor.store.opening import open_without_trace
+
+    started = time.monotonic()
+    scan = StoreScan(ref)
+    try:
+        for tries_left in range(_TRIES, 0, -1):
+            store = open_without_trace(ref.path)
+            try:
+                _describe(scan, store)
+                _examine(scan, store, checks, options, progress)
+                # Nobody may write to what was read as immutable: if somebody began to, read it anew.
+                if not store.moved() or tries_left == 1:
+                    scan.consistent = scan.consistent and not store.moved()
+                    break
+            finally:
+                store.close()
+    except StoreProblem as problem:
+        scan.condition, scan.reason, scan.next_step = problem.condition, problem.reason, problem.next_step
+    scan.seconds = time.monotonic() - started
+    return scan
+
+
+def _describe(scan: StoreScan, store: OpenStore) -> None:
+    scan.condition = store.condition
+    scan.journal_mode = store.bundle.journal_mode
+    scan.bytes = store.bundle.size
+    scan.held, scan.holders = store.holding.state, store.holding.holders
+    scan.trace = store.trace
+
+
+def _examine(
+    scan: StoreScan,
+    store: OpenStore,
+    checks: Sequence[Check],
+    options: ScanOptions,
+    progress: Progress | None,
+) -> None:
+    """Fill the scan from the open store; what an earlier try found is dropped."""
+    import apsw
+
+    from hermes_doctor.store.opening import damage_of
+    from hermes_doctor.store.reader import Reader
+    from hermes_doctor.store.shape import read_shape
+    from hermes_doctor.store.view import StoreView
+
+    scan.findings.close()
+    scan.findings = Findings()
+    results = {check.name: CheckResult(check) for check in checks}
+    scan.checks = list(results.values())
+    try:
+        shape = read_shape(store.connection)
+        reader = Reader(store.connection, store.pace, encoding=shape.encoding, rests=scan.held != "no")
+        view = StoreView(
+            reader=reader,
+            shape=shape,
+            now=time.time() if options.now is None else options.now,
+            held=scan.held,
+            home=scan.ref.home,
+            profile=scan.ref.profile,
+            idle_floor=options.idle_floor,
+            settings=read_settings(scan.ref.home) if scan.ref.home else NO_SETTINGS,
+        )
+        scan.schema_version = shape.schema_version
+        scan.sessions = reader.count(shape.tables.get("sessions"))
+        scan.messages = reader.count(shape.tables.get("messages"))
+        if progress is not None:
+            _report_ranges(reader, scan, progress)
+        found = Findings()
+        try:
+            for finding in _find(checks, view, results):
+                found.add(finding)
+            reader.finish()
+            scan.consistent = not reader.moved
+            for finding in _confirm(found, checks, view, results) if reader.moved else found:
+                scan.findings.add(finding)
+                results[finding.check].note(finding)
+        finally:
+            found.close()
+    except apsw.Error as error:
+        problem = damage_of(error, scan.ref.path, scan.ref.profile, scan.schema_version)
+        if problem is None or store.moved():
+            if not store.moved():
+                raise
+            return
+        scan.condition, scan.reason, scan.next_step = problem.condition, problem.reason, problem.next_step
+
+
+def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]) -> Iterator[Finding]:
+    """Give what all checks find: one pass over each table for the row rules, then the rules over relations."""
+    for laid_over in row_passes(checks, view):
+        started = time.monotonic()
+        yield from run_pass(laid_over, view, lambda check, error: results[check.name].fail(_plain(error)))
+        for each in laid_over.laid:
+            results[each.check.name].seconds = (time.monotonic() - started) / len(laid_over.laid)
+    for check in checks:
+        if not isinstance(check.rule, RelationRule):
+            if isinstance(check.rule, RowRule) and not view.shape.has(check.rule.table):
+                _skip(results[check.name], check.rule.table)
+            continue
+        if not view.shape.has(check.rule.table):
+            _skip(results[check.name], check.rule.table)
+            continue
+        started = time.monotonic()
+        try:
+            yield from check.rule.find(view, None)
+        except Exception as error:
+            if _is_sqlite_damage(error):
+                raise
+            results[check.name].fail(_plain(error))
+        results[check.name].seconds = time.monotonic() - started
+
+
+def _confirm(
+    found: Iterable[Finding], checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]
+) -> Iterator[Finding]:
+    """Ask again about every row that was found faulty while the store moved, a few rows in one moment each."""
+    by_name = {check.name: check for check in checks}
+    waiting: dict[str, list[Finding]] = {}
+    view.forget()
+    for finding in found:
+        some = waiting.setdefault(finding.check, [])
+        some.append(finding)
+        if len(some) == _CONFIRM_AT_ONCE:
+            yield from _ask_again(by_name[finding.check], waiting.pop(finding.check), view)
+    for name, some in waiting.items():
+        try:
+            yield from _ask_again(by_name[name], some, view)
+        except Exception as error:
+            if _is_sqlite_damage(error):
+                raise
+            results[name].fail(_plain(error))
+
+
+def _ask_again(check: Check, findings: Sequence[Finding], view: StoreView) -> Iterator[Finding]:
+    with view.reader.pinned():
+        yield from list(ask(check, [finding.key for finding in findings], view))
+
+
+def _skip(result: CheckResult, table: str) -> None:
+    result.status, result.reason = "skipped", f"the store has no table {table}"
+
+
+def _report_ranges(reader: object, scan: StoreScan, progress: Progress) -> None:
+    from hermes_doctor.store.reader import Reader
+
+    assert isinstance(reader, Reader)
+    total = scan.messages or 1
+    reader.on_range = lambda key: progress(scan.ref.path, "reading", min(key / total, 1.0))
+
+
+def _is_sqlite_damage(error: Exception) -> bool:
+    import apsw
+
+    return isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.IOError | apsw.BusyError)
+
+
+def _plain(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+__all__ = ["CheckResult", "Progress", "ScanOptions", "StoreScan", "scan_store"]

@@ -1,0 +1,1 @@
+"""What is outside the file: homes, holders, leases, settings."""

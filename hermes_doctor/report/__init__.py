@@ -1,0 +1,1 @@
+"""The formats: one file each; reporters only print what they are handed."""

@@ -1,0 +1,1 @@
+"""What is inside the file: opening, shape, clocks, lineage, liveness."""

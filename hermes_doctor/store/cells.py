@@ -1,0 +1,33 @@
+"""Cells as they really are: any column may hold any type, and text may be no text at all."""
+
+from __future__ import annotations
+
+
+class BadText(bytes):
+    """Text of a store that is not valid in its encoding; the bytes as stored."""
+
+
+#: What a cell may hold, as Python sees it.
+Cell = str | int | float | bytes | None
+
+#: A row's primary key: one cell, or a tuple of cells where it is composite.
+Key = Cell | tuple[Cell, ...]
+
+
+def json_key(key: Key) -> object:
+    """Return the key as a report's JSON shows it: bytes and undecodable text as ``{"blob": "hex"}``."""
+    if isinstance(key, tuple):
+        return [json_key(part) for part in key]
+    if isinstance(key, bytes):
+        return {"blob": key.hex()}
+    return key
+
+
+def as_text(cell: Cell) -> str | None:
+    """Return the cell if it is text, else None."""
+    return cell if isinstance(cell, str) else None
+
+
+def quote(name: str) -> str:
+    """Return the name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,230 @@
+"""Reading a store without making a living hermes wait.
+
+Three paces. FREE: nobody can be waiting (a lease proves it, or this is a private copy): one read transaction.
+SNAPSHOT: WAL mode, where a reader blocks nobody but keeps the log from being reset: one snapshot, renewed after
+30 s. SLICED: rollback mode, where a reader blocks the writer's commit (a 70 s read made 0.22.2 lose a turn): every
+statement is a short one, followed by a pause as long, and tables are walked by key.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import apsw
+
+from hermes_doctor.store.cells import BadText, Cell, Key, quote
+from hermes_doctor.store.shape import Table
+
+#: Longest that one snapshot is kept, in seconds.
+SNAPSHOT_SECONDS = 30.0
+#: Longest that one slice may hold the shared lock, in seconds.
+SLICE_SECONDS = 0.25
+
+#: What one range of a walk aims at, in seconds: well under the limit, since rows differ.
+_RANGE_TARGET = {"free": 1.0, "snapshot": 1.0, "sliced": SLICE_SECONDS / 4}
+_FIRST_WIDTH = 256
+_WIDEST = 1 << 20
+
+Values = tuple[Cell, ...]
+
+
+class Pace(enum.StrEnum):
+    """How fast a store may be read; see the module."""
+
+    FREE = "free"
+    SNAPSHOT = "snapshot"
+    SLICED = "sliced"
+
+
+@dataclass
+class Reader:
+    """Queries on one store at one pace.
+
+    ``rests``: whether a slice is followed by a pause as long (somebody may be waiting). ``moved`` turns True when somebody else wrote to the store between two slices or snapshots: what was read then
+    is of different moments, and findings need to be confirmed.
+    """
+
+    connection: apsw.Connection
+    pace: Pace
+    encoding: str = "UTF-8"
+    rests: bool = True
+    moved: bool = False
+    on_range: Callable[[int], None] | None = None
+    _version: int | None = field(default=None, init=False)
+    _snapshot_since: float | None = field(default=None, init=False)
+    _pinned: int = field(default=0, init=False)
+
+    def rows(self, sql: str, values: Sequence[Cell] = ()) -> Iterator[Values]:
+        """Run one statement and give its rows; text that is no text comes as BadText.
+
+        In the sliced pace the rows are fetched before the first is given, so that the lock is held no longer than
+        the statement runs.
+        """
+        self._renew()
+        if self.pace is not Pace.SLICED:
+            yield from self._decoded(sql, values)
+            return
+        started = time.monotonic()
+        fetched = list(self._decoded(sql, values))
+        self._rest(time.monotonic() - started)
+        yield from fetched
+
+    def row(self, sql: str, values: Sequence[Cell] = ()) -> Values | None:
+        """Run one statement and give its first row, or None."""
+        return next(iter(self.rows(sql, values)), None)
+
+    def value(self, sql: str, values: Sequence[Cell] = ()) -> Cell:
+        """Run one statement and give the first value of its first row, or None."""
+        first = self.row(sql, values)
+        return first[0] if first else None
+
+    def walk(
+        self, table: Table, columns: Sequence[str], where: str = "1", *, key: str | None = None
+    ) -> Iterator[Values]:
+        """Give the rows of a table for which ``where`` holds, in rowid order, reading it in ranges of its rowid.
+
+        ``columns`` and ``where`` are SQL over the table, which is not aliased. A range's width follows the time
+        that the last ones took, so that none holds the store longer than the pace allows. A table without a
+        reachable rowid is read in one statement. ``key`` overrides the rowid's name.
+        """
+        listed = ", ".join(columns)
+        rowid = key or table.rowid
+        if rowid is None:
+            yield from self.rows(f"SELECT {listed} FROM {quote(table.name)} WHERE ({where})")
+            return
+        source = quote(table.name)
+        ranged = f"SELECT {listed} FROM {source} WHERE {rowid} > ?1 AND {rowid} <= ?2 AND ({where})"
+        following = f"SELECT min({rowid}) FROM {source} WHERE {rowid} > ?1"
+        last = self.value(f"SELECT max({rowid}) FROM {source}")
+        first = self.value(f"SELECT min({rowid}) FROM {source}")
+        if not isinstance(first, int) or not isinstance(last, int):
+            return
+        low, width = first - 1, _FIRST_WIDTH
+        while low < last:
+            high = min(low + width, last)
+            started = time.monotonic()
+            yielded = 0
+            for values in self.rows(ranged, (low, high)):
+                yielded += 1
+                yield values
+            took = time.monotonic() - started
+            if self.on_range is not None:
+                self.on_range(high)
+            low = high
+            width = _next_width(width, took, _RANGE_TARGET[self.pace])
+            if not yielded and low < last:
+                # Ids can be sparse: never count through a gap.
+                next_id = self.value(following, (low,))
+                if not isinstance(next_id, int):
+                    return
+                low = next_id - 1
+
+    def count(self, table: Table | None) -> int | None:
+        """Return how many rows a table has, None where there is no table."""
+        if table is None:
+            return None
+        if self.pace is Pace.SLICED:
+            return sum(1 for _ in self.walk(table, ["1"]))
+        counted = self.value(f"SELECT count(*) FROM {quote(table.name)}")
+        return counted if isinstance(counted, int) else None
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Keep everything inside to one moment of the store: no renewal, no pause. For short work only."""
+        self._pinned += 1
+        opened = self.connection.in_transaction is False
+        if opened:
+            self.connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._pinned -= 1
+            if opened and self.connection.in_transaction:
+                self.connection.execute("COMMIT")
+
+    def finish(self) -> None:
+        """End the read transaction, if one is open, and note whether the store moved since the last look."""
+        self._snapshot_since = None
+        if self.connection.in_transaction:
+            self.connection.execute("COMMIT")
+        if self.pace is not Pace.FREE:
+            self._look()
+
+    def _decoded(self, sql: str, values: Sequence[Cell]) -> Iterator[Values]:
+        given = 0
+        try:
+            for row in self.connection.execute(sql, tuple(values)):
+                yield row
+                given += 1
+        except UnicodeDecodeError:
+            guarded = _guarded(sql, len(self.connection.execute(sql, tuple(values)).get_description()))
+            for position, row in enumerate(self.connection.execute(guarded, tuple(values))):
+                if position >= given:
+                    yield tuple(_decode(row[i], row[i + 1], self.encoding) for i in range(0, len(row), 2))
+
+    def _renew(self) -> None:
+        """Begin, keep or renew the snapshot, as the pace asks."""
+        if self._pinned:
+            return
+        if self.pace is Pace.SLICED:
+            self._look()
+            return
+        now = time.monotonic()
+        if self._snapshot_since is not None and (
+            self.pace is Pace.FREE or now - self._snapshot_since < SNAPSHOT_SECONDS
+        ):
+            return
+        if self.connection.in_transaction:
+            self.connection.execute("COMMIT")
+        self.connection.execute("BEGIN")
+        self._snapshot_since = now
+        self._look()
+
+    def _look(self) -> None:
+        version = int(str(self.connection.pragma("data_version")))
+        if self._version is not None and version != self._version:
+            self.moved = True
+        self._version = version
+
+    def _rest(self, seconds: float) -> None:
+        if self.rests and not self._pinned:
+            time.sleep(min(seconds, SLICE_SECONDS))
+
+
+def in_keys(column: str, keys: Sequence[Key]) -> tuple[str, tuple[Cell, ...]]:
+    """Return an SQL condition, and its values, that a column is one of the keys. Keep it under 900 keys.
+
+    Text that is no text is compared as text all the same.
+    """
+    marks = ", ".join("CAST(? AS TEXT)" if isinstance(key, BadText) else "?" for key in keys)
+    return f"{column} IN ({marks})", tuple(key for key in keys if not isinstance(key, tuple))
+
+
+def _next_width(width: int, took: float, target: float) -> int:
+    """Twice as wide while ranges stay well under the target, half after one that went over it."""
+    if took > target:
+        return max(1, width // 2)
+    return min(width * 2, _WIDEST) if took < target / 2 else width
+
+
+def _guarded(sql: str, count: int) -> str:
+    """Wrap a query so that text comes as its bytes, with its type beside it."""
+    names = [f"c{i}" for i in range(count)]
+    pairs = ", ".join(
+        f"typeof({name}), CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END"
+        for name in names
+    )
+    return f"WITH guarded({', '.join(names)}) AS ({sql}) SELECT {pairs} FROM guarded"
+
+
+def _decode(kind: Cell, cell: Cell, encoding: str) -> Cell:
+    if kind != "text" or not isinstance(cell, bytes):
+        return cell
+    try:
+        return cell.decode({"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}.get(encoding, "utf-8"))
+    except UnicodeDecodeError:
+        return BadText(cell)

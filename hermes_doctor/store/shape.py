@@ -1,0 +1,146 @@
+"""The shape of a store: its tables, columns, triggers and indexes, read from the file and never inferred.
+
+A store's ``schema_version`` says little: builds between two releases carry columns under a lower number, older
+releases reopen newer files, and columns stand in any order (state.db files of 0.13.0 to 0.22.2). So a rule asks the
+shape whether a column is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import apsw
+
+from hermes_doctor.store.cells import quote
+
+#: The newest schema that this doctor knows (0.22.2).
+KNOWN_SCHEMA = 31
+
+_SHADOW_SUFFIXES = ("_data", "_idx", "_content", "_docsize", "_config")
+_ROWID_NAMES = ("rowid", "_rowid_", "oid")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column as declared: name, declared type, whether NULL is refused, place in the primary key (0: none)."""
+
+    name: str
+    type: str
+    not_null: bool
+    key_place: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """An ordinary table: its columns by lower-case name, in the file's order."""
+
+    name: str
+    columns: Mapping[str, Column]
+    without_rowid: bool
+
+    def has(self, column: str) -> bool:
+        """Whether the table has the column (names compare as SQLite compares them)."""
+        return column.lower() in self.columns
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The names of the primary key's columns in order; empty where none is declared."""
+        keyed = sorted((c for c in self.columns.values() if c.key_place), key=lambda c: c.key_place)
+        return tuple(c.name for c in keyed)
+
+    @property
+    def rowid(self) -> str | None:
+        """A name that reaches the row's rowid, or None where there is none or all its names are taken."""
+        if self.without_rowid:
+            return None
+        return next((name for name in _ROWID_NAMES if name not in self.columns), None)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a store is made of. ``tables`` holds ordinary tables only: no views, virtual or shadow tables."""
+
+    tables: Mapping[str, Table]
+    virtual_tables: Mapping[str, str]
+    views: Mapping[str, str]
+    triggers: Mapping[str, str]
+    indexes: Mapping[str, str]
+    schema_version: int | None
+    encoding: str = "UTF-8"
+    unreadable: tuple[str, ...] = field(default=())
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether the store has the table and, in it, all of the columns."""
+        found = self.tables.get(table.lower())
+        return found is not None and all(found.has(column) for column in columns)
+
+    def column(self, table: str, column: str, *, alias: str | None = None, absent: str = "NULL") -> str:
+        """Return SQL for a column, or ``absent`` (an SQL literal: the column's default) where it is missing."""
+        if not self.has(table, column):
+            return absent
+        name = quote(self.tables[table.lower()].columns[column.lower()].name)
+        return f"{alias}.{name}" if alias else name
+
+    @cached_property
+    def version(self) -> int:
+        """The store's schema number, 0 where it has none that can be read."""
+        return self.schema_version or 0
+
+
+def read_shape(connection: apsw.Connection) -> Shape:
+    """Read the shape of the store behind the connection.
+
+    Raises apsw.Error where the schema itself cannot be read; a single table that cannot be described is named in
+    ``unreadable`` and left out.
+    """
+    objects = connection.execute(
+        "SELECT type, name, coalesce(sql, '') FROM sqlite_schema WHERE typeof(name) = 'text'"
+    ).fetchall()
+    of_type: dict[str, dict[str, str]] = {"table": {}, "view": {}, "trigger": {}, "index": {}}
+    for kind, name, sql in objects:
+        of_type.setdefault(kind, {})[name] = sql
+    virtual = {n: s for n, s in of_type["table"].items() if re.match(r"\s*create\s+virtual\b", s, re.I)}
+    shadows = {f"{name}{suffix}".lower() for name in virtual for suffix in _SHADOW_SUFFIXES}
+    tables: dict[str, Table] = {}
+    unreadable: list[str] = []
+    for name in of_type["table"]:
+        if name in virtual or name.lower() in shadows or name.lower().startswith("sqlite_"):
+            continue
+        try:
+            tables[name.lower()] = _read_table(connection, name)
+        except apsw.Error:
+            unreadable.append(name)
+    return Shape(
+        tables=tables,
+        virtual_tables=virtual,
+        views=of_type["view"],
+        triggers=of_type["trigger"],
+        indexes=of_type["index"],
+        schema_version=_read_schema_version(connection, tables),
+        encoding=str(connection.pragma("encoding")),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _read_table(connection: apsw.Connection, name: str) -> Table:
+    columns = {
+        column.lower(): Column(column, declared or "", bool(not_null), key_place)
+        for column, declared, not_null, key_place in connection.execute(
+            'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1', (name,)
+        )
+    }
+    without_rowid = connection.execute("SELECT wr FROM pragma_table_list(?)", (name,)).fetchone()
+    return Table(name, columns, bool(without_rowid and without_rowid[0]))
+
+
+def _read_schema_version(connection: apsw.Connection, tables: Mapping[str, Table]) -> int | None:
+    table = tables.get("schema_version")
+    if table is None or not table.has("version"):
+        return None
+    row = connection.execute(
+        "SELECT max(version) FROM schema_version WHERE typeof(version) = 'integer'"
+    ).fetchone()
+    return int(row[0]) if row and row[0] is not None else None

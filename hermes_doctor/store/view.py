@@ -1,0 +1,53 @@
+"""What a rule is given to look at: the store, its shape, the present time, and what the host says around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from hermes_doctor.host.settings import NO_SETTINGS, Settings
+from hermes_doctor.store.cells import Cell
+from hermes_doctor.store.reader import Reader, Values
+from hermes_doctor.store.shape import Shape
+
+T = TypeVar("T")
+
+
+@dataclass
+class StoreView:
+    """A store under examination.
+
+    ``now``: seconds since the epoch. ``held``: ``no``, ``yes`` or ``unknown``: whether somebody has the store
+    open. ``home``: its Hermes home, None where the store stands alone, so that references from outside cannot be
+    seen. ``idle_floor``: seconds; raises a check's own idle threshold (``--idle``), never lowers it.
+    """
+
+    reader: Reader
+    shape: Shape
+    now: float
+    held: str = "unknown"
+    home: Path | None = None
+    profile: str = "default"
+    idle_floor: float = 0.0
+    settings: Settings = NO_SETTINGS
+    _memo: dict[Callable[..., object], object] = field(default_factory=dict, init=False)
+
+    def rows(self, sql: str, values: Sequence[Cell] = ()) -> list[Values]:
+        """Run one short statement and give all its rows."""
+        return list(self.reader.rows(sql, values))
+
+    def once(self, make: Callable[[StoreView], T]) -> T:
+        """Return ``make(view)``, computed the first time that it is asked for: evidence that several rules share."""
+        if make not in self._memo:
+            self._memo[make] = make(self)
+        return self._memo[make]  # type: ignore[return-value]  # keyed by the very function that made it
+
+    def forget(self) -> None:
+        """Drop what `once` keeps: the store may have changed."""
+        self._memo.clear()
+
+    def idle_limit(self, seconds: float) -> float:
+        """Return a check's own threshold in seconds, raised to the user's ``--idle`` where that is longer."""
+        return max(seconds, self.idle_floor)
