@@ -10,7 +10,8 @@ from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
-Detail = Mapping[str, "str | int | float | bool | None | Sequence[str]"]
+#: What a finding says of its row: ids, counts, column names.
+Detail = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
 
 class Severity(enum.IntEnum):
@@ -92,7 +93,7 @@ class Finding:
     key: Key
     session: Key
     summary: str
-    detail: Detail = Mapping[str, "str | int | float | bool | None | Sequence[str]"]
+    detail: Detail = field(default_factory=dict)
     fix: Safety = Safety.NONE
     action: str | None = None
     refusal: str | None = None

@@ -73,9 +73,7 @@ def lay(table: Table, rules: Sequence[tuple[Check, RowRule]], view: StoreView) -
     return Pass(table, (*wanted, *flags), tuple(laid), len(key))
 
 
-def run_pass(
-    laid_over: Pass, view: StoreView, failed: Callable[[Check, Exception], None]
-) -> Iterator[Finding]:
+def run_pass(laid_over: Pass, view: StoreView, failed: Callable[[Check, Exception], None]) -> Iterator[Finding]:
     """Read the table once and give what the rules find; a rule that fails on a row is reported to ``failed``."""
     for values in view.reader.walk(laid_over.table, laid_over.columns, laid_over.where):
         yield from _judge(laid_over, values, view, failed)
@@ -95,10 +93,7 @@ def ask(check: Check, keys: Sequence[Key], view: StoreView) -> Iterator[Finding]
     if key is None:
         return
     among, cells = in_keys(key, keys)
-    sql = (
-        f"SELECT {', '.join(laid_over.columns)} FROM {quote(table.name)}"
-        f" WHERE {among} AND ({laid_over.where})"
-    )
+    sql = f"SELECT {', '.join(laid_over.columns)} FROM {quote(table.name)} WHERE {among} AND ({laid_over.where})"
     for values in view.rows(sql, cells):
         yield from _judge(laid_over, values, view, _reraise)
 

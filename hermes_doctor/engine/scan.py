@@ -19,6 +19,7 @@ from hermes_doctor.host.settings import NO_SETTINGS, read_settings
 
 if TYPE_CHECKING:
     from hermes_doctor.store.opening import OpenStore
+    from hermes_doctor.store.reader import Reader
     from hermes_doctor.store.view import StoreView
 
 #: How often a store is read anew when somebody opened it for writing while we relied on nobody doing so.
@@ -101,8 +102,11 @@ class StoreScan:
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """``now``: seconds since the epoch, None for the clock's own at the start of each store. ``idle_floor``:
-    seconds, raises every check's own idle threshold. ``skipped``: names of known checks that are left out."""
+    """What a scan is told beside the checks.
+
+    ``now``: seconds since the epoch, None for the clock's own at the start of each store. ``idle_floor``:
+    seconds; raises every check's own idle threshold.
+    """
 
     now: float | None = None
     idle_floor: float = 0.0
@@ -258,10 +262,7 @@ def _skip(result: CheckResult, table: str) -> None:
     result.status, result.reason = "skipped", f"the store has no table {table}"
 
 
-def _report_ranges(reader: object, scan: StoreScan, progress: Progress) -> None:
-    from hermes_doctor.store.reader import Reader
-
-    assert isinstance(reader, Reader)
+def _report_ranges(reader: Reader, scan: StoreScan, progress: Progress) -> None:
     total = scan.messages or 1
     reader.on_range = lambda key: progress(scan.ref.path, "reading", min(key / total, 1.0))
 

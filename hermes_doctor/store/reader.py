@@ -44,8 +44,9 @@ class Pace(enum.StrEnum):
 class Reader:
     """Queries on one store at one pace.
 
-    ``rests``: whether a slice is followed by a pause as long (somebody may be waiting). ``moved`` turns True when somebody else wrote to the store between two slices or snapshots: what was read then
-    is of different moments, and findings need to be confirmed.
+    ``rests``: whether a slice is followed by a pause as long (somebody may be waiting). ``moved`` turns True when
+    somebody else wrote to the store between two slices or snapshots: what was read then is of different moments,
+    and findings need to be confirmed.
     """
 
     connection: apsw.Connection
@@ -215,8 +216,7 @@ def _guarded(sql: str, count: int) -> str:
     """Wrap a query so that text comes as its bytes, with its type beside it."""
     names = [f"c{i}" for i in range(count)]
     pairs = ", ".join(
-        f"typeof({name}), CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END"
-        for name in names
+        f"typeof({name}), CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END" for name in names
     )
     return f"WITH guarded({', '.join(names)}) AS ({sql}) SELECT {pairs} FROM guarded"
 

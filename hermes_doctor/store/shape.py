@@ -101,7 +101,7 @@ def read_shape(connection: apsw.Connection) -> Shape:
     ).fetchall()
     of_type: dict[str, dict[str, str]] = {"table": {}, "view": {}, "trigger": {}, "index": {}}
     for kind, name, sql in objects:
-        of_type.setdefault(kind, {})[name] = sql
+        of_type.setdefault(str(kind), {})[str(name)] = str(sql)
     virtual = {n: s for n, s in of_type["table"].items() if re.match(r"\s*create\s+virtual\b", s, re.I)}
     shadows = {f"{name}{suffix}".lower() for name in virtual for suffix in _SHADOW_SUFFIXES}
     tables: dict[str, Table] = {}
@@ -140,7 +140,5 @@ def _read_schema_version(connection: apsw.Connection, tables: Mapping[str, Table
     table = tables.get("schema_version")
     if table is None or not table.has("version"):
         return None
-    row = connection.execute(
-        "SELECT max(version) FROM schema_version WHERE typeof(version) = 'integer'"
-    ).fetchone()
+    row = connection.execute("SELECT max(version) FROM schema_version WHERE typeof(version) = 'integer'").fetchone()
     return int(row[0]) if row and row[0] is not None else None

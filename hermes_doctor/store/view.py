@@ -19,9 +19,9 @@ T = TypeVar("T")
 class StoreView:
     """A store under examination.
 
-    ``now``: seconds since the epoch. ``held``: ``no``, ``yes`` or ``unknown``: whether somebody has the store
-    open. ``home``: its Hermes home, None where the store stands alone, so that references from outside cannot be
-    seen. ``idle_floor``: seconds; raises a check's own idle threshold (``--idle``), never lowers it.
+    ``now``: seconds since the epoch. ``held``: ``no``, ``yes`` or ``unknown``: whether somebody has the
+    store open. ``home``: its Hermes home, None where the store stands alone, so that references from outside
+    cannot be seen. ``idle_floor``: seconds; raises a check's own idle threshold (``--idle``), never lowers it.
     """
 
     reader: Reader
@@ -39,7 +39,7 @@ class StoreView:
         return list(self.reader.rows(sql, values))
 
     def once(self, make: Callable[[StoreView], T]) -> T:
-        """Return ``make(view)``, computed the first time that it is asked for: evidence that several rules share."""
+        """Return ``make(view)``, computed when it is first asked for: evidence that several rules share."""
         if make not in self._memo:
             self._memo[make] = make(self)
         return self._memo[make]  # type: ignore[return-value]  # keyed by the very function that made it
