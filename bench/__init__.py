@@ -1,0 +1,1 @@
+"""What is measured, always as a ratio within one run: ``python -m bench.scan --help``."""

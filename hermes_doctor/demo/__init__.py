@@ -1,0 +1,1 @@
+"""A small damaged Hermes home to look at, where there is no hermes."""
