@@ -1,0 +1,140 @@
+"""Sessions that never held anything, as far as the store itself can say.
+
+A stub has no message row of any kind, no title, no pin, no child, no usage, no calls, no tokens, no handoff. Rows
+decide, not counters: ``message_count`` is 0 or NULL on many a real chat (upstream 45236: 147 of 150 TUI chats; 39734:
+35 of 35 of the API server's), and stale on others. ``archived`` and ``hidden`` are about visibility and say nothing.
+Who refers to a stub from elsewhere is the question of `references`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hermes_doctor.store.cells import Cell, Key, quote
+from hermes_doctor.store.clocks import DAY, trusted
+from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.shape import Shape, Table
+from hermes_doctor.store.view import StoreView
+
+#: A stub younger than this, in seconds, may still be filled: a start can be slow, and clients create rows early.
+IDLE_SECONDS = DAY
+
+#: Columns of sessions that count what a session did. 0, NULL and a missing column mean: nothing.
+_COUNTERS = (
+    "tool_call_count",
+    "api_call_count",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "estimated_cost_usd",
+    "actual_cost_usd",
+    "rewind_count",
+)
+
+#: Rows that belong to a session: table, and the column that names the session.
+_BELONGINGS = (
+    ("messages", "session_id"),
+    ("sessions", "parent_session_id"),
+    ("session_model_usage", "session_id"),
+)
+
+_COLUMNS = ("id", "source", "parent_session_id", "session_key", "started_at", "last_activity_at", "ended_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """A session that holds nothing. ``newest``: its last sign of life, in seconds since the epoch."""
+
+    id: Key
+    source: Cell
+    parent: Key
+    session_key: Cell
+    ended: bool
+    newest: float
+
+
+def stubs(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Stub]:
+    """Give the sessions (of these ids, or of the whole store) that hold nothing and are idle for a day.
+
+    Idle: by the newer of start and last activity; a time that is absurd, or in the future (the end included), makes
+    no stub. ``--idle`` raises the day. A store without a table of messages has no stubs: nothing proves them empty.
+    """
+    condition = _empty_sql(view.shape)
+    if condition is None:
+        return
+    found = (_judge(values, view) for values in _rows(view, condition, keys))
+    candidates = (stub for stub in found if stub is not None)
+    unproven = [(table, column) for table, column in _BELONGINGS if not _is_indexed(view.shape, table, column)]
+    yield from _without(view, candidates, unproven) if unproven else candidates
+
+
+def is_stub(view: StoreView, session: Key) -> bool:
+    """Whether that session holds nothing and is idle for a day."""
+    return any(True for _stub in stubs(view, [session]))
+
+
+def _empty_sql(shape: Shape) -> str | None:
+    """Return SQL over sessions (not aliased) for rows that hold nothing; None where the shape cannot show it.
+
+    What no index answers is left out here and asked in one walk of the table instead.
+    """
+    if not shape.has("sessions", "id", "started_at") or not shape.has("messages", "session_id"):
+        return None
+    terms = ["sessions.id IS NOT NULL"]
+    terms += [f"{shape.column('sessions', name)} IS NULL" for name in ("title", "handoff_state")]
+    terms += [f"coalesce({shape.column('sessions', name, absent='0')}, 0) = 0" for name in ("pinned", *_COUNTERS)]
+    terms += [
+        f"NOT EXISTS (SELECT 1 FROM {table} AS belonging WHERE belonging.{column} = sessions.id)"
+        for table, column in _BELONGINGS
+        if shape.has(table, column) and _is_indexed(shape, table, column)
+    ]
+    return " AND ".join(terms)
+
+
+def _rows(view: StoreView, condition: str, keys: Sequence[Key] | None) -> Iterator[tuple[Cell, ...]]:
+    table = view.shape.tables["sessions"]
+    columns = [view.shape.column("sessions", name) for name in _COLUMNS]
+    if keys is None:
+        yield from view.reader.walk(table, columns, condition)
+        return
+    for start in range(0, len(keys), 900):
+        among, cells = in_keys("sessions.id", keys[start : start + 900])
+        yield from view.rows(f"SELECT {', '.join(columns)} FROM sessions WHERE {among} AND ({condition})", cells)
+
+
+def _judge(values: tuple[Cell, ...], view: StoreView) -> Stub | None:
+    session, source, parent, session_key, started_at, last_activity_at, ended_at = values
+    times = [trusted(cell) for cell in (started_at, last_activity_at) if cell is not None]
+    known = [time for time in times if time is not None]
+    if not known or len(known) < len(times):
+        return None
+    newest = max(known)
+    if view.now - newest < view.idle_limit(IDLE_SECONDS) or (trusted(ended_at) or 0.0) > view.now:
+        return None
+    return Stub(session, source, parent, session_key, ended_at is not None, newest)
+
+
+def _is_indexed(shape: Shape, table: str, column: str) -> bool:
+    """Whether SQLite can look up rows by that column (true of a table that is not there)."""
+    found = shape.tables.get(table)
+    if found is None or not found.has(column) or _leads_key(found, column):
+        return True
+    leading = re.compile(rf'\bON\s+["`\[]?{table}["`\]]?\s*\(\s*["`\[]?{column}\b(?!.*\bWHERE\b)', re.I | re.S)
+    return any(leading.search(sql) for sql in shape.indexes.values())
+
+
+def _leads_key(table: Table, column: str) -> bool:
+    return bool(table.primary_key) and table.primary_key[0].lower() == column
+
+
+def _without(view: StoreView, candidates: Iterator[Stub], belongings: Sequence[tuple[str, str]]) -> Iterator[Stub]:
+    """Drop the candidates that own a row in one of these tables, reading each of them once."""
+    left = {stub.id: stub for stub in candidates}
+    for name, column in belongings:
+        for (owner,) in view.reader.walk(view.shape.tables[name], [quote(column)], f"{quote(column)} IS NOT NULL"):
+            left.pop(owner, None)
+    yield from left.values()
