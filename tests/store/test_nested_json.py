@@ -236,7 +236,8 @@ def test_the_preselection_in_sql(encoding: str) -> None:
     connection = apsw.Connection(":memory:")
     connection.execute(f"PRAGMA encoding = '{encoding}'; CREATE TABLE t(name TEXT, c TEXT)")
     connection.executemany("INSERT INTO t VALUES (?, ?)", [(name, cell) for name, cell, _ in PRESELECTED])
-    chosen = dict(connection.execute(f"SELECT name, ({is_string_sql('c')}) IS TRUE FROM t").fetchall())
+    flags = connection.execute(f"SELECT name, ({is_string_sql('c')}) IS TRUE FROM t")
+    chosen = {str(name): flag for name, flag in flags}
     # The column's TEXT affinity makes text of the two numbers, as it does in a store.
     assert chosen == {name: int(expected) for name, _, expected in PRESELECTED}
 
