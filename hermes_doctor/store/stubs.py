@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hermes_doctor.store.cells import Cell, Key, quote
+from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.clocks import DAY, trusted
-from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.shape import Shape, Table
 from hermes_doctor.store.view import StoreView
 
@@ -42,6 +42,9 @@ _BELONGINGS = (
     ("session_model_usage", "session_id"),
 )
 
+#: Ids bound in one statement.
+_KEYS_AT_ONCE = 500
+
 _COLUMNS = ("id", "source", "parent_session_id", "session_key", "started_at", "last_activity_at", "ended_at")
 
 
@@ -63,18 +66,20 @@ def stubs(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Stub]:
     Idle: by the newer of start and last activity; a time that is absurd, or in the future (the end included), makes
     no stub. ``--idle`` raises the day. A store without a table of messages has no stubs: nothing proves them empty.
     """
-    condition = _empty_sql(view.shape)
-    if condition is None:
-        return
-    found = (_judge(values, view) for values in _rows(view, condition, keys))
-    candidates = (stub for stub in found if stub is not None)
-    unproven = [(table, column) for table, column in _BELONGINGS if not _is_indexed(view.shape, table, column)]
-    yield from _without(view, candidates, unproven) if unproven else candidates
+    for values in _empty_rows(view, keys):
+        stub = _judge(values, view)
+        if stub is not None:
+            yield stub
 
 
 def is_stub(view: StoreView, session: Key) -> bool:
     """Whether that session holds nothing and is idle for a day."""
     return any(True for _stub in stubs(view, [session]))
+
+
+def is_empty(view: StoreView, session: Key) -> bool:
+    """Whether that session holds nothing, however young it is."""
+    return any(True for _row in _empty_rows(view, [session]))
 
 
 def _empty_sql(shape: Shape) -> str | None:
@@ -95,18 +100,26 @@ def _empty_sql(shape: Shape) -> str | None:
     return " AND ".join(terms)
 
 
-def _rows(view: StoreView, condition: str, keys: Sequence[Key] | None) -> Iterator[tuple[Cell, ...]]:
-    table = view.shape.tables["sessions"]
+def _empty_rows(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Values]:
+    condition = _empty_sql(view.shape)
+    if condition is None:
+        return
+    unproven = [(table, column) for table, column in _BELONGINGS if not _is_indexed(view.shape, table, column)]
+    rows = _rows(view, condition, keys)
+    yield from _without(view, rows, unproven) if unproven else rows
+
+
+def _rows(view: StoreView, condition: str, keys: Sequence[Key] | None) -> Iterator[Values]:
     columns = [view.shape.column("sessions", name) for name in _COLUMNS]
     if keys is None:
-        yield from view.reader.walk(table, columns, condition)
+        yield from view.reader.walk(view.shape.tables["sessions"], columns, condition)
         return
-    for start in range(0, len(keys), 900):
-        among, cells = in_keys("sessions.id", keys[start : start + 900])
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        among, cells = in_keys("sessions.id", keys[start : start + _KEYS_AT_ONCE])
         yield from view.rows(f"SELECT {', '.join(columns)} FROM sessions WHERE {among} AND ({condition})", cells)
 
 
-def _judge(values: tuple[Cell, ...], view: StoreView) -> Stub | None:
+def _judge(values: Values, view: StoreView) -> Stub | None:
     session, source, parent, session_key, started_at, last_activity_at, ended_at = values
     times = [trusted(cell) for cell in (started_at, last_activity_at) if cell is not None]
     known = [time for time in times if time is not None]
@@ -131,10 +144,11 @@ def _leads_key(table: Table, column: str) -> bool:
     return bool(table.primary_key) and table.primary_key[0].lower() == column
 
 
-def _without(view: StoreView, candidates: Iterator[Stub], belongings: Sequence[tuple[str, str]]) -> Iterator[Stub]:
-    """Drop the candidates that own a row in one of these tables, reading each of them once."""
-    left = {stub.id: stub for stub in candidates}
-    for name, column in belongings:
-        for (owner,) in view.reader.walk(view.shape.tables[name], [quote(column)], f"{quote(column)} IS NOT NULL"):
+def _without(view: StoreView, rows: Iterator[Values], belongings: Sequence[tuple[str, str]]) -> Iterator[Values]:
+    """Drop the sessions that own a row in one of these tables, reading each of them once."""
+    left = {row[0]: row for row in rows}
+    for name, column in belongings if left else ():
+        cell = view.shape.column(name, column)
+        for (owner,) in view.reader.walk(view.shape.tables[name], [cell], f"{cell} IS NOT NULL"):
             left.pop(owner, None)
     yield from left.values()
