@@ -1,0 +1,357 @@
+"""The files of one store, looked at with stat and header bytes only, before SQLite has it open.
+
+POSIX drops all locks that a process holds on a file as soon as it closes *any* descriptor of it. So nothing here
+may read a store that this process has open through SQLite; `claim` keeps count, and `inspect` and `copy_file`
+refuse.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hermes_doctor.host.upstream import for_damage, printable, quoted
+
+_MAGIC = b"SQLite format 3\x00"
+_HEADER_BYTES = 100
+#: How much of a file that begins with zeros is read to say that all of it is zeros.
+_ZEROS_LOOKED_AT = 256 * 1024 * 1024
+_CHUNK = 4 * 1024 * 1024
+#: A file that looks truncated may be one that somebody is just writing: looks, and seconds between them.
+_TRUNCATED_LOOKS = 4
+_TRUNCATED_PAUSE = 0.05
+
+#: Files that SQLite itself has open in this process, by device and inode.
+_claimed: Counter[tuple[int, int]] = Counter()
+
+
+class Condition(enum.StrEnum):
+    """What a store is like, as the JSON report says it."""
+
+    READABLE = "readable"
+    NEEDS_RECOVERY = "needs-recovery"
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"
+    MISSING = "missing"
+    NOT_HERMES = "not-hermes"
+    NEWER_SCHEMA = "newer-schema"
+
+
+class StoreProblem(Exception):  # noqa: N818  # it describes the store, not an error of the program
+    """A store that cannot be read: its condition, one line for a person, and what to type next."""
+
+    def __init__(self, condition: Condition, reason: str, next_step: str | None = None) -> None:
+        super().__init__(reason)
+        self.condition = condition
+        self.reason = reason
+        self.next_step = next_step
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """One store and its sidecars, at one moment.
+
+    ``path`` is as the user gave it; ``real_path`` is where SQLite looks, symbolic links followed: the sidecars
+    lie beside that. Sizes are bytes, None where the file is absent. ``journal_hot``: the rollback journal is not
+    empty and its header is not zeroed, so SQLite may have to roll it back. ``owner``: the owning user's id.
+    """
+
+    path: Path
+    real_path: Path
+    device: int
+    inode: int
+    owner: int
+    size: int
+    mtime_ns: int
+    wal_bytes: int | None
+    wal_inode: int | None
+    shm: bool
+    journal_bytes: int | None
+    journal_hot: bool
+    journal_mode: Literal["wal", "rollback"]
+    page_size: int
+
+    @property
+    def wal_path(self) -> Path:
+        """Where SQLite keeps the write-ahead log."""
+        return sidecar(self.real_path, "-wal")
+
+    @property
+    def shm_path(self) -> Path:
+        """Where SQLite keeps the index of the write-ahead log."""
+        return sidecar(self.real_path, "-shm")
+
+    @property
+    def journal_path(self) -> Path:
+        """Where SQLite keeps the rollback journal."""
+        return sidecar(self.real_path, "-journal")
+
+
+def sidecar(path: Path, suffix: Literal["-wal", "-shm", "-journal"]) -> Path:
+    """Return the path of one of SQLite's sidecars of a store."""
+    return path.with_name(path.name + suffix)
+
+
+@contextmanager
+def claim(device: int, inode: int) -> Iterator[None]:
+    """Mark a file as open through SQLite in this process for as long as the context lasts."""
+    _claimed[device, inode] += 1
+    try:
+        yield
+    finally:
+        _claimed[device, inode] -= 1
+
+
+def refuse_if_claimed(device: int, inode: int) -> None:
+    """Raise RuntimeError where reading the raw file would drop the locks of a connection of this process."""
+    if _claimed[device, inode] > 0:
+        raise RuntimeError("this process has the store open: close that connection before looking at the raw file")
+
+
+def inspect(path: Path) -> Bundle:
+    """Look at a store's files without opening them through SQLite.
+
+    Raises StoreProblem for what is missing, a folder or other non-file, not permitted, zero bytes, all zeros, not
+    a database, or truncated; RuntimeError where this process has the store open through SQLite.
+    """
+    for _ in range(_TRUNCATED_LOOKS - 1):
+        bundle, pages = _look(path)
+        if pages is None or bundle.size >= pages * bundle.page_size:
+            return bundle
+        time.sleep(_TRUNCATED_PAUSE)
+    bundle, pages = _look(path)
+    if pages is not None and bundle.size < pages * bundle.page_size:
+        raise StoreProblem(
+            Condition.DAMAGED,
+            f"{printable(path)} is truncated: its header says {pages * bundle.page_size:,} bytes, it has "
+            f"{bundle.size:,}",
+            for_damage(path),
+        )
+    return bundle
+
+
+def _look(path: Path) -> tuple[Bundle, int | None]:
+    """Look once; also give the number of pages that the header promises, None where nothing can be told."""
+    try:
+        real_path = path.resolve()
+        status = real_path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise _missing(path) from None
+    except RuntimeError:
+        raise StoreProblem(Condition.UNREADABLE, f"{printable(path)} is a symbolic link that leads to itself") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    _require_file(path, status)
+    if status.st_size == 0:
+        raise _zeroed(path, real_path, "has no bytes at all")
+    refuse_if_claimed(status.st_dev, status.st_ino)
+    try:
+        # A file that was put in its place meanwhile is looked at as what it is.
+        descriptor = os.open(real_path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        try:
+            status = os.fstat(descriptor)
+            _require_file(path, status)
+            header = file.read(_HEADER_BYTES) or b""
+            if not header.strip(b"\x00"):
+                _say_zeroed(path, real_path, file.read)
+        except OSError as error:
+            raise unreadable(path, error) from None
+    page_size = _page_size(path, header)
+    log = _status_of(path, sidecar(real_path, "-wal"))
+    journal_path = sidecar(real_path, "-journal")
+    journal_bytes = _size_of(path, journal_path)
+    journal_hot = bool(journal_bytes) and _first_byte(path, journal_path) not in (b"", b"\x00")
+    bundle = Bundle(
+        path=path,
+        real_path=real_path,
+        device=status.st_dev,
+        inode=status.st_ino,
+        owner=status.st_uid,
+        size=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        wal_bytes=log.st_size if log else None,
+        wal_inode=log.st_ino if log else None,
+        shm=_size_of(path, sidecar(real_path, "-shm")) is not None,
+        journal_bytes=journal_bytes,
+        journal_hot=journal_hot,
+        journal_mode="wal" if header[19] == 2 else "rollback",
+        page_size=page_size,
+    )
+    # A log or a hot journal may hold the pages that the file lacks: SQLite decides then.
+    promised = None if bundle.wal_bytes or journal_hot else _promised_pages(header, status.st_size, page_size)
+    return bundle, promised
+
+
+def _promised_pages(header: bytes, size: int, page_size: int) -> int:
+    """Return how many pages the file must have: the header's count where it is in force, else whole pages."""
+    # Releases of SQLite before 3.7.0 leave the count stale; then the two counters differ.
+    count = int.from_bytes(header[28:32], "big")
+    if count and header[24:28] == header[92:96]:
+        return count
+    return -(-size // page_size)
+
+
+def _page_size(path: Path, header: bytes) -> int:
+    in_home = path.name == "state.db"
+    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+        if in_home:
+            raise StoreProblem(
+                Condition.DAMAGED,
+                f"{printable(path)} does not begin like a SQLite database: its first bytes were overwritten",
+                for_damage(path),
+            )
+        raise StoreProblem(
+            Condition.NOT_HERMES,
+            f"{printable(path)} is not a SQLite database",
+            "name a state.db, or the Hermes home that holds it",
+        )
+    raw = int.from_bytes(header[16:18], "big")
+    page_size = 65536 if raw == 1 else raw
+    if page_size < 512 or page_size & (page_size - 1):
+        raise StoreProblem(
+            Condition.DAMAGED,
+            f"the header of {printable(path)} is damaged: it gives {raw} as the size of a page",
+            for_damage(path),
+        )
+    return page_size
+
+
+def _say_zeroed(path: Path, real_path: Path, read: object) -> None:
+    """Raise for a file whose header is all zeros, saying whether the rest is, too."""
+    assert callable(read)
+    looked_at = _HEADER_BYTES
+    while looked_at < _ZEROS_LOOKED_AT:
+        chunk = read(_CHUNK)
+        if not chunk:
+            raise _zeroed(path, real_path, f"holds nothing but zeros ({looked_at:,} bytes)")
+        if chunk.strip(b"\x00"):
+            raise _zeroed(path, real_path, "begins with zeros where a database has its header")
+        looked_at += len(chunk)
+    raise _zeroed(path, real_path, f"holds nothing but zeros as far as it was read ({looked_at:,} bytes)")
+
+
+def _zeroed(path: Path, real_path: Path, what: str) -> StoreProblem:
+    """Never "a new install": 97568 is a store that was zeroed and stayed unnoticed for a week."""
+    log = _size_of(path, sidecar(real_path, "-wal"))
+    beside = f"; its -wal still holds {log:,} bytes" if log else ""
+    return StoreProblem(
+        Condition.DAMAGED,
+        f"{printable(path)} {what}: its content was wiped{beside}",
+        "keep it as it is and do not start hermes; look for a copy in state-snapshots/ and in your backups, then: "
+        "hermes sessions recover --source COPY --inspect-only",
+    )
+
+
+def _missing(path: Path) -> StoreProblem:
+    try:
+        log = _size_of(path, sidecar(path, "-wal"))
+    except (StoreProblem, ValueError):
+        log = None
+    if log:
+        return StoreProblem(
+            Condition.DAMAGED,
+            f"{printable(path)} is gone, but its -wal is still there with {log:,} bytes",
+            "keep the -wal and do not start hermes; look for the file, for state-snapshots/ and for your backups",
+        )
+    return StoreProblem(
+        Condition.MISSING,
+        f"there is no {printable(path)}",
+        "name a state.db or a Hermes home, or set HERMES_HOME; hermes makes the file when it first runs",
+    )
+
+
+def unreadable(path: Path, error: OSError) -> StoreProblem:
+    """Return the StoreProblem for a file that the system does not let us read."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        owner = _owner_name(path)
+        as_owner = f"run the doctor as the user who owns it: sudo -u {owner} doctor scan {quoted(path)}"
+        return StoreProblem(
+            Condition.UNREADABLE,
+            f"there is no permission to read {printable(path)}",
+            as_owner if owner else "run the doctor as the user who runs hermes",
+        )
+    said = (error.strerror or type(error).__name__).lower()
+    return StoreProblem(Condition.UNREADABLE, f"{printable(path)} cannot be read: {said}", "check the disk it is on")
+
+
+def _owner_name(path: Path) -> str | None:
+    """Return the owner of the file, or of the nearest folder that can be seen, unless that is ourselves."""
+    for candidate in (path, *path.absolute().parents):
+        try:
+            uid = candidate.stat().st_uid
+            return candidate.owner() if uid != os.geteuid() else None
+        except (OSError, KeyError, NotImplementedError, AttributeError):
+            continue
+    return None
+
+
+def _require_file(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        raise StoreProblem(Condition.UNREADABLE, f"{printable(path)} is not a file")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise StoreProblem(
+            Condition.UNREADABLE,
+            f"there is no permission to look into the folder {printable(path)}",
+            "run the doctor as the user who runs hermes",
+        )
+    raise StoreProblem(
+        Condition.UNREADABLE,
+        f"{printable(path)} is a folder, where a store's file should be",
+        "find out what made it; hermes cannot start with it",
+    )
+
+
+def _size_of(path: Path, file: Path) -> int | None:
+    status = _status_of(path, file)
+    return status.st_size if status else None
+
+
+def _status_of(path: Path, file: Path) -> os.stat_result | None:
+    try:
+        return file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _first_byte(path: Path, file: Path) -> bytes:
+    try:
+        with file.open("rb", buffering=0) as opened:
+            return opened.read(1) or b""
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a store's file in chunks into a new file of mode 0600.
+
+    Raises OSError, and RuntimeError where this process has the source open through SQLite.
+    """
+    status = source.stat()
+    refuse_if_claimed(status.st_dev, status.st_ino)
+    with source.open("rb", buffering=0) as reading:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as writing:
+            while chunk := reading.read(_CHUNK):
+                view = memoryview(chunk)
+                while view:
+                    view = view[writing.write(view) :]

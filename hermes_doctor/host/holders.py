@@ -1,0 +1,199 @@
+"""Who has a store open.
+
+A read lease decides where there is one: it sees every process, in any pid namespace, that could write. ``/proc``
+gives names, and is the second witness; psutil is the last (macOS, Windows). Only descriptors that can write count:
+a backup, a search, or another doctor that reads is nobody's owner.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hermes_doctor.host.bundle import Bundle
+from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
+
+#: What the kernel always calls the pid namespace that the machine started with (PROC_PID_INIT_INO).
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that has the store open for writing."""
+
+    pid: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Whether somebody has the store open for writing, and who as far as can be seen.
+
+    ``unknown`` counts as held wherever something is decided. ``holders`` may be empty although the state is ``yes``:
+    a process in another pid namespace cannot be named. ``deleted_sidecar``: one of them still has a ``-wal`` or
+    ``-shm`` open that was deleted under it, so what it wrote last is in no file that others can see.
+    """
+
+    state: Literal["no", "yes", "unknown"]
+    holders: tuple[Holder, ...] = ()
+    deleted_sidecar: bool = False
+
+
+@dataclass
+class _Seen:
+    """What a look through the processes came to. ``blind``: it may have missed somebody."""
+
+    holders: list[Holder]
+    deleted_sidecar: bool = False
+    blind: bool = False
+
+
+def find_holding(bundle: Bundle, lease: Lease | LeaseRefusal | None = None) -> Holding:
+    """Say whether somebody has the store open for writing; the doctor itself never counts.
+
+    ``lease``: an answer of `take_lease` that the caller has already; without one, one is taken and given back. A
+    connection of this process that may write makes the lease HELD: ask before opening one.
+    """
+    if lease is None:
+        lease = take_lease(bundle.real_path)
+        if isinstance(lease, Lease):
+            lease.release()
+            return Holding("no")
+    if isinstance(lease, Lease):
+        return Holding("no") if lease.intact() else find_holding(bundle)
+    seen = _look_through_proc(bundle) if _proc_is_there() else _ask_psutil(bundle)
+    if lease is LeaseRefusal.HELD or seen.holders:
+        state: Literal["no", "yes", "unknown"] = "yes"
+    else:
+        state = "unknown" if seen.blind else "no"
+    return Holding(state, tuple(sorted(seen.holders, key=lambda holder: holder.pid)), seen.deleted_sidecar)
+
+
+def _proc_is_there() -> bool:
+    return sys.platform.startswith("linux") and (_PROC / "self" / "fd").is_dir()
+
+
+def _look_through_proc(bundle: Bundle) -> _Seen:
+    """Look at every process's descriptors, by device and inode, and by name where a sidecar was deleted."""
+    seen = _Seen([], blind=_in_own_pid_namespace() or _others_are_hidden(bundle.owner))
+    wanted = set(_inodes(bundle))
+    deleted = {f"{path} (deleted)" for path in (bundle.wal_path, bundle.shm_path)}
+    for process in _PROC.iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        try:
+            holds, deleted_sidecar = _holds(process, wanted, deleted)
+        except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+            continue
+        except OSError:
+            seen.blind = seen.blind or bundle.owner in _users(process)
+            continue
+        if holds:
+            seen.holders.append(Holder(int(process.name), _name(process)))
+            seen.deleted_sidecar = seen.deleted_sidecar or deleted_sidecar
+    return seen
+
+
+def _holds(process: Path, wanted: set[tuple[int, int]], deleted: set[str]) -> tuple[bool, bool]:
+    """Tell whether a process has one of the files open for writing, and whether a deleted sidecar is among them."""
+    holds = deleted_sidecar = False
+    for entry in (process / "fd").iterdir():
+        try:
+            status = entry.stat()
+            is_deleted = status.st_nlink == 0 and str(entry.readlink()) in deleted
+            if (status.st_dev, status.st_ino) not in wanted and not is_deleted:
+                continue
+            if not _may_write(process / "fdinfo" / entry.name):
+                continue
+        except FileNotFoundError:
+            # Closed since, or a socket of a namespace that is gone.
+            continue
+        holds = True
+        deleted_sidecar = deleted_sidecar or is_deleted
+    return holds, deleted_sidecar
+
+
+def _may_write(fdinfo: Path) -> bool:
+    """Tell from ``flags`` (octal, as open(2) got them) whether a descriptor can write; yes where it is not told."""
+    for line in fdinfo.read_text().splitlines():
+        if line.startswith("flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return True
+
+
+def _inodes(bundle: Bundle) -> Iterator[tuple[int, int]]:
+    yield bundle.device, bundle.inode
+    for path in (bundle.wal_path, bundle.shm_path):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        yield status.st_dev, status.st_ino
+
+
+def _in_own_pid_namespace() -> bool:
+    """Tell whether there may be processes that this one cannot see at all."""
+    try:
+        return str((_PROC / "self" / "ns" / "pid").readlink()) != _INITIAL_PID_NAMESPACE
+    except OSError:
+        return True
+
+
+def _others_are_hidden(owner: int) -> bool:
+    """Tell whether /proc hides other users' processes (hidepid) and the store is another user's."""
+    return owner != os.geteuid() and not (_PROC / "1" / "status").exists()
+
+
+def _users(process: Path) -> set[int]:
+    """Return the real, effective, saved and file-system user of a process; empty where it is gone."""
+    try:
+        for line in (process / "status").read_text(errors="replace").splitlines():
+            if line.startswith("Uid:"):
+                return {int(each) for each in line.split()[1:]}
+    except OSError:
+        pass
+    return set()
+
+
+def _name(process: Path) -> str:
+    try:
+        return (process / "comm").read_text(errors="replace").strip() or "?"
+    except OSError:
+        return "?"
+
+
+def _ask_psutil(bundle: Bundle) -> _Seen:
+    """Ask psutil, which compares names only; the last resort. It cannot see containers, so "none" is unsure there."""
+    import psutil
+
+    seen = _Seen([])
+    wanted = {os.path.normcase(bundle.real_path), os.path.normcase(bundle.wal_path)}
+    owner = _owner_name(bundle)
+    for process in psutil.process_iter(["pid", "name", "username"]):
+        if process.pid == os.getpid():
+            continue
+        try:
+            opened = process.open_files()
+        except psutil.NoSuchProcess:
+            continue
+        except (psutil.Error, OSError):
+            seen.blind = seen.blind or owner is None or process.info["username"] in (owner, None)
+            continue
+        # "mode" is told on Linux only; elsewhere every one that has it open counts.
+        if any(
+            os.path.normcase(file.path) in wanted and getattr(file, "mode", "r+") not in ("r", "rt") for file in opened
+        ):
+            seen.holders.append(Holder(process.pid, process.info["name"] or "?"))
+    return seen
+
+
+def _owner_name(bundle: Bundle) -> str | None:
+    try:
+        return bundle.real_path.owner()
+    except (OSError, KeyError, NotImplementedError):
+        return None

@@ -1,0 +1,68 @@
+"""Which of hermes's own commands to type for a damaged store."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from hermes_doctor.host.homes import default_home, home_of, profile_of
+
+#: Releases below these lack the command (facts of the released wheels).
+REPAIR_SINCE = "0.17"
+RECOVER_SINCE = "0.20"
+#: Schema version of the first release with each command; a store below it was last written by an older one.
+_REPAIR_SCHEMA = 16
+_RECOVER_SCHEMA = 25
+
+
+def printable(path: Path | str) -> str:
+    """Return a path as one line that a terminal shows harmlessly: control and undecodable characters escaped."""
+    text = os.fspath(path)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def quoted(path: Path | str) -> str:
+    """Return a path as a shell takes it, on one line."""
+    text = os.fspath(path)
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = "".join(
+        c if c.isprintable() and c not in "'\\" else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c)) for c in text
+    )
+    return f"$'{escaped}'"
+
+
+def hermes_command(path: Path, profile: str | None = None) -> str | None:
+    """Return how to call hermes so that a store file is its own store; None where no home has it as its own.
+
+    ``profile``: what the caller calls it, where that is not to be taken from its place.
+    """
+    home = home_of(path)
+    if home is None:
+        return None
+    home, here = home.absolute(), default_home().absolute()
+    if home.resolve() == here.resolve():
+        return "hermes"
+    name = profile or profile_of(home)
+    if name != "default" and home.parent.parent.resolve() == here.resolve():
+        return f"hermes -p {shlex.quote(name)}"
+    return f"HERMES_HOME={quoted(home)} hermes"
+
+
+def for_damage(path: Path, schema_version: int | None = None, profile: str | None = None) -> str:
+    """Return what to type for a damaged store, as one line.
+
+    0.13 to 0.16 have neither command and 0.17 to 0.19 only ``repair``: such a hermes has to be upgraded. Where the
+    file is no home's own store, only ``recover`` applies, which takes a path.
+    """
+    hermes = hermes_command(path, profile)
+    recover = f"{hermes or 'hermes'} sessions recover --source {quoted(path)} --inspect-only"
+    old = schema_version is not None and schema_version < _RECOVER_SCHEMA
+    need = f"upgrade hermes to {RECOVER_SINCE} or newer first" if old else f"hermes {RECOVER_SINCE} or newer"
+    if hermes is None:
+        return f"{recover} ({need})"
+    repair = f"{hermes} sessions repair --check-only"
+    if schema_version is not None and schema_version < _REPAIR_SCHEMA:
+        return f"{need}, then: {repair}; and if that fails: {recover}"
+    return f"{repair}; and if that fails: {recover} ({need})"

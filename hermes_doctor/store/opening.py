@@ -1,0 +1,535 @@
+"""Opening a store for reading without leaving a trace: no new file, no changed byte, size or modification time.
+
+The rung is chosen before SQLite opens anything, from stat, a hundred header bytes, and a read lease:
+
+====  =================================  =====================================================================
+rung  what is found                      how it is read
+====  =================================  =====================================================================
+a     ``-wal`` and ``-shm`` are there    ``mode=ro&readonly_shm=1``. Left behind by a crash, with nobody having
+                                         it open: SQLite builds the log's index in memory
+b     rollback mode                      ``mode=ro``: short shared locks. A journal that would have to be rolled
+                                         back (SQLite's own test): rung e
+c     WAL mode, no ``-wal``, or an       ``immutable=1`` while a lease proves that nobody has it open for
+      empty one without ``-shm``         writing. When the lease breaks, `OpenStore.moved` says so: reopen
+d     the same, but no lease to be had   a private copy; where there is no room for one, ``mode=ro``, and what
+                                         that leaves in the folder is named in `OpenStore.trace`
+e     a hot journal, or a ``-wal`` with  a private copy of the bundle in a 0700 temporary folder, recovered
+      content but no ``-shm``            there; condition ``needs-recovery`` unless somebody has it open
+====  =================================  =====================================================================
+
+SQLite creates a missing ``-wal`` even for a ``mode=ro`` connection on a WAL database, and recovers, that is writes,
+where it finds a log without an index; hence c to e. ``immutable`` ignores locks, log and journal; hence the lease.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import apsw
+
+from hermes_doctor.host.bundle import (
+    Bundle,
+    Condition,
+    StoreProblem,
+    claim,
+    copy_file,
+    inspect,
+    unreadable,
+)
+from hermes_doctor.host.holders import Holding, find_holding
+from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
+from hermes_doctor.host.upstream import for_damage, printable
+from hermes_doctor.store.reader import Pace
+
+#: The newest schema version whose rules are known (0.22.2).
+KNOWN_SCHEMA = 31
+#: Seconds that a lock is waited for.
+BUSY_SECONDS = 5.0
+
+#: Looks at a store that changes between look and opening, and the first pause after one, doubled each time.
+_TRIES = 5
+_PAUSE = 0.03
+_COPY_TRIES = 3
+#: A file changed more recently than this, in seconds, is not copied yet: modification times are coarse, a second
+#: change within the same tick would not show.
+_SETTLED = 0.05
+#: Free bytes that a private copy leaves in the temporary folder, for the log's index and for sorting.
+_SPARE_BYTES = 16 * 1024 * 1024
+
+_CORE = {"sessions": {"id", "source", "started_at"}, "messages": {"id", "session_id", "role"}}
+
+
+class Rung(enum.StrEnum):
+    """How a store was opened; the table above."""
+
+    SHARED_WAL = "a"
+    ROLLBACK = "b"
+    IMMUTABLE = "c"
+    UNLEASED = "d"
+    RECOVERED = "e"
+
+
+class _Moved(Exception):  # noqa: N818  # no error: a reason to look again
+    """The store changed between the look and the opening."""
+
+
+class _NoRoom(Exception):  # noqa: N818  # no error: there is another way, or a StoreProblem is made of it
+    """A private copy does not fit into the temporary folder."""
+
+    def __init__(self, needed: int, folder: Path) -> None:
+        super().__init__(needed)
+        self.needed = needed
+        self.folder = folder
+
+
+@dataclass
+class OpenStore:
+    """A store that is open for reading; close it, or use it as a context manager.
+
+    ``bundle``: the files as they were just before. ``condition``: readable, needs-recovery or newer-schema; the last
+    outranks the others. ``trace``: what opening it had to leave in the store's folder, as a rule nothing. ``note``:
+    one line about what this view of the store cannot show. ``private``: it is a copy, and nobody waits for us.
+    """
+
+    connection: apsw.Connection
+    bundle: Bundle
+    rung: Rung
+    condition: Condition
+    holding: Holding
+    trace: list[str] = field(default_factory=list)
+    lease: Lease | None = None
+    private: bool = False
+    schema_version: int | None = None
+    note: str | None = None
+    _cleanup: ExitStack = field(default_factory=ExitStack, repr=False)
+
+    @property
+    def pace(self) -> Pace:
+        """How fast this store may be read without making anybody wait."""
+        if self.private or self.rung is Rung.IMMUTABLE:
+            return Pace.FREE
+        return Pace.SLICED if self.rung is Rung.ROLLBACK else Pace.SNAPSHOT
+
+    def moved(self) -> bool:
+        """Tell whether this connection no longer shows the store.
+
+        Either somebody opened for writing what is read as immutable: what was read since is void, reopen (rung a or
+        b then). Or another file was put in its place. A private copy stays what it is, the moment it was made.
+        """
+        if self.private:
+            return False
+        if self.rung is Rung.IMMUTABLE and (self.lease is None or not self.lease.intact()):
+            return True
+        try:
+            status = self.bundle.path.stat()
+        except OSError:
+            return True
+        return (status.st_dev, status.st_ino) != (self.bundle.device, self.bundle.inode)
+
+    def close(self) -> None:
+        """Close the connection, give the lease back, remove a private copy. May be called more than once."""
+        self._cleanup.close()
+
+    def __enter__(self) -> OpenStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_without_trace(
+    path: Path,
+    *,
+    busy_seconds: float = BUSY_SECONDS,
+    lease: Lease | LeaseRefusal | None = None,
+    temporary: Path | None = None,
+) -> OpenStore:
+    """Open a store for reading and leave no trace of it.
+
+    ``busy_seconds``: how long a lock is waited for. ``lease``: an answer of `take_lease` that the caller has already,
+    used once. ``temporary``: where private copies go, else the system's temporary folder.
+
+    Raises StoreProblem for a store that cannot be read, and RuntimeError where this process has it open already:
+    reading its raw header would drop that connection's locks.
+    """
+    trace: list[str] = []
+    pause = _PAUSE
+    for tries_left in range(_TRIES - 1, -1, -1):
+        with ExitStack() as cleanup:
+            try:
+                store = _open(path, busy_seconds, lease, temporary, trace, tries_left, cleanup)
+            except _Moved:
+                lease = None
+            else:
+                store._cleanup = cleanup.pop_all()
+                return store
+        time.sleep(pause)
+        pause *= 2
+    raise StoreProblem(
+        Condition.UNREADABLE,
+        f"{printable(path)} keeps being opened, closed or replaced while the doctor looks at it",
+        "try again in a moment",
+    )
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What all ways of opening need. What has to be undone on failure and on closing goes to ``cleanup``."""
+
+    bundle: Bundle
+    holding: Holding
+    busy_seconds: float
+    temporary: Path
+    trace: list[str]
+    cleanup: ExitStack
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A connection whose schema has been read."""
+
+    connection: apsw.Connection
+    schema_version: int | None
+    private: bool
+
+
+def _open(
+    path: Path,
+    busy_seconds: float,
+    given: Lease | LeaseRefusal | None,
+    temporary: Path | None,
+    trace: list[str],
+    tries_left: int,
+    cleanup: ExitStack,
+) -> OpenStore:
+    """Look, choose the rung, open. Raises _Moved where the store changed meanwhile."""
+    answer = take_lease(inspect(path).real_path) if given is None else given
+    lease = answer if isinstance(answer, Lease) else None
+    if lease is not None:
+        cleanup.callback(lease.release)
+    # Again, now that a lease stands guard over what is seen.
+    bundle = inspect(path)
+    holding = find_holding(bundle, answer)
+    rung = _choose(bundle, lease)
+    if rung is Rung.UNLEASED and answer is LeaseRefusal.HELD and tries_left:
+        # Somebody is just opening it: the log appears in a moment.
+        raise _Moved
+    if lease is not None and rung is not Rung.IMMUTABLE:
+        lease.release()
+    folder = temporary or Path(tempfile.gettempdir())
+    request = _Request(bundle, holding, busy_seconds, folder, trace, cleanup)
+    try:
+        rung, opened = _by_rung(rung, request)
+    except apsw.Error as error:
+        if _sidecars_changed(request) and tries_left:
+            raise _Moved from None
+        raise _first_read_problem(error, bundle, holding) from None
+    if rung is Rung.IMMUTABLE and (
+        lease is None or not lease.intact() or bundle.wal_path.exists() != (bundle.wal_bytes is not None)
+    ):
+        raise _Moved
+    if rung is Rung.ROLLBACK and opened.connection.pragma("journal_mode") == "wal" and tries_left:
+        raise _Moved
+    return OpenStore(
+        connection=opened.connection,
+        bundle=bundle,
+        rung=rung,
+        condition=_condition(rung, holding, opened.schema_version),
+        holding=holding,
+        trace=trace,
+        lease=lease if rung is Rung.IMMUTABLE else None,
+        private=opened.private,
+        schema_version=opened.schema_version,
+        note="somebody has a deleted -wal open: what was last written through it cannot be seen here"
+        if holding.deleted_sidecar
+        else None,
+    )
+
+
+def _choose(bundle: Bundle, lease: Lease | None) -> Rung:
+    if bundle.wal_bytes is not None and bundle.shm:
+        return Rung.SHARED_WAL
+    if bundle.wal_bytes:
+        return Rung.RECOVERED
+    if bundle.journal_mode == "rollback":
+        return Rung.ROLLBACK
+    if bundle.journal_hot:
+        return Rung.RECOVERED
+    return Rung.UNLEASED if lease is None else Rung.IMMUTABLE
+
+
+def _condition(rung: Rung, holding: Holding, schema_version: int | None) -> Condition:
+    if schema_version is not None and schema_version > KNOWN_SCHEMA:
+        return Condition.NEWER_SCHEMA
+    # Where somebody has it open, the next access of theirs recovers it.
+    recovers = rung is Rung.RECOVERED and holding.state != "yes"
+    return Condition.NEEDS_RECOVERY if recovers else Condition.READABLE
+
+
+def _by_rung(rung: Rung, request: _Request) -> tuple[Rung, _Opened]:
+    """Open by the rung; also give the rung that it came to be."""
+    if rung is Rung.UNLEASED:
+        try:
+            return rung, _copied(request)
+        except _NoRoom:
+            return rung, _leaving_a_trace(request)
+    if rung is not Rung.RECOVERED:
+        try:
+            how = "immutable=1" if rung is Rung.IMMUTABLE else "readonly_shm=1"
+            return rung, _in_place(request, f"mode=ro&{how}")
+        except apsw.ReadOnlyError:
+            # SQLite would have to roll back a journal, or to recover a log, to read it.
+            pass
+    try:
+        return Rung.RECOVERED, _copied(request)
+    except _NoRoom as no_room:
+        raise StoreProblem(
+            Condition.UNREADABLE,
+            f"{printable(request.bundle.path)} needs recovery, which the doctor does on a private copy; that takes "
+            f"{no_room.needed:,} bytes, and {printable(no_room.folder)} has not as many free",
+            "set TMPDIR to a folder with more room, or start hermes once: it recovers the store itself",
+        ) from None
+
+
+def _in_place(request: _Request, options: str) -> _Opened:
+    """Open the store itself. Read-only, so that what needs a write is refused (SQLITE_READONLY), never done."""
+    bundle = request.bundle
+    with ExitStack() as stack:
+        stack.enter_context(claim(bundle.device, bundle.inode))
+        connection = _connection(bundle.real_path, options, request.busy_seconds)
+        stack.callback(connection.close)
+        version = _read_schema(connection, bundle)
+        request.cleanup.enter_context(stack.pop_all())
+    return _Opened(connection, version, private=False)
+
+
+def _leaving_a_trace(request: _Request) -> _Opened:
+    """Open a WAL store without its log and without a lease: SQLite makes the log and its index, and leaves them."""
+    bundle = request.bundle
+    opened = _in_place(request, "mode=ro")
+    if bundle.wal_bytes is None and bundle.wal_path.exists():
+        request.trace.append(f"{bundle.wal_path.name} (empty)")
+    if not bundle.shm and bundle.shm_path.exists():
+        request.trace.append(f"{bundle.shm_path.name} (an index of the empty log)")
+    return opened
+
+
+def _copied(request: _Request) -> _Opened:
+    """Open a private copy of the bundle, writable there, so that SQLite recovers the copy.
+
+    Raises _NoRoom, _Moved, StoreProblem, and what opening raises.
+    """
+    bundle = request.bundle
+    sizes = bundle.size + (bundle.wal_bytes or 0) + (bundle.journal_bytes or 0)
+    needed = sizes + _SPARE_BYTES
+    if shutil.disk_usage(request.temporary).free < needed:
+        raise _NoRoom(needed, request.temporary)
+    with ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="hermes-doctor-", dir=request.temporary, ignore_cleanup_errors=True)
+            )
+        )
+        try:
+            copy = _copy_bundle(bundle, folder)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _NoRoom(needed, request.temporary) from None
+            if isinstance(error, FileNotFoundError):
+                raise _Moved from None
+            raise unreadable(bundle.path, error) from None
+        connection = _connection(copy, "mode=rw", request.busy_seconds)
+        stack.callback(connection.close)
+        version = _read_schema(connection, bundle)
+        request.cleanup.enter_context(stack.pop_all())
+    return _Opened(connection, version, private=True)
+
+
+def _copy_bundle(bundle: Bundle, folder: Path) -> Path:
+    """Copy the main file, the log and the journal as they are at one moment; never the log's index.
+
+    Raises StoreProblem where they never stand still for that long, _Moved where a sidecar came or went.
+    """
+    copy = folder / "state.db"
+    sources = {"": bundle.real_path, "-wal": bundle.wal_path, "-journal": bundle.journal_path}
+    for _ in range(_COPY_TRIES):
+        before = {suffix: _stamp(source) for suffix, source in sources.items()}
+        if (before["-wal"] is None) != (bundle.wal_bytes is None):
+            raise _Moved
+        for suffix, source in sources.items():
+            target = copy.with_name(copy.name + suffix)
+            target.unlink(missing_ok=True)
+            if before[suffix] is not None:
+                copy_file(source, target)
+        if before == {suffix: _stamp(source) for suffix, source in sources.items()}:
+            return copy
+    raise StoreProblem(
+        Condition.UNREADABLE,
+        f"{printable(bundle.path)} is written to all the time, and there is no other way to read it than a copy",
+        "try again when hermes is less busy, or stop it for a moment",
+    )
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file does, None where there is none; waits until the last change is a tick ago."""
+    while True:
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            return None
+        age = time.time() - status.st_mtime_ns / 1e9
+        if not 0 <= age < _SETTLED:
+            return status.st_ino, status.st_size, status.st_mtime_ns
+        time.sleep(_SETTLED)
+
+
+def _connection(file: Path, options: str, busy_seconds: float) -> apsw.Connection:
+    """Connect with every guard on. SQLite touches the file at the first read only."""
+    private = options == "mode=rw"
+    flags = apsw.SQLITE_OPEN_READWRITE if private else apsw.SQLITE_OPEN_READONLY
+    connection = apsw.Connection(f"{file.as_uri()}?{options}", flags=flags | apsw.SQLITE_OPEN_URI)
+    try:
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.set_busy_handler(_patience(busy_seconds))
+        connection.execute("PRAGMA query_only=1")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _patience(seconds: float) -> Callable[[int], bool]:
+    """Return a busy handler that gives up after that long; in Python, so that Ctrl-C is heard meanwhile."""
+    until = 0.0
+
+    def wait(calls_before: int) -> bool:
+        nonlocal until
+        now = time.monotonic()
+        if calls_before == 0:
+            until = now + seconds
+        if now >= until:
+            return False
+        time.sleep(min(0.01, until - now))
+        return True
+
+    return wait
+
+
+def _read_schema(connection: apsw.Connection, bundle: Bundle) -> int | None:
+    """Read the schema for the first time; return its version, None where it tells none.
+
+    Raises StoreProblem for a database that is not hermes's.
+    """
+    tables = {
+        str(name).lower(): str(name)
+        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+    }
+    ours = False
+    for table, core in _CORE.items():
+        if table in tables:
+            columns = connection.execute("SELECT lower(name) FROM pragma_table_info(?)", (tables[table],))
+            ours = ours or core <= {str(name) for (name,) in columns}
+    if not ours:
+        raise StoreProblem(
+            Condition.NOT_HERMES,
+            f"{printable(bundle.path)} is a SQLite database, but not hermes's: it has neither sessions nor messages",
+            "name a state.db, or the Hermes home that holds it",
+        )
+    if "schema_version" not in tables:
+        return None
+    columns = connection.execute("SELECT lower(name) FROM pragma_table_info(?)", (tables["schema_version"],))
+    if "version" not in {str(name) for (name,) in columns}:
+        return None
+    version = connection.execute("SELECT max(version) FROM schema_version WHERE typeof(version) = 'integer'").get
+    return version if isinstance(version, int) else None
+
+
+def _sidecars_changed(request: _Request) -> bool:
+    """Tell whether the log or its index came or went; names an empty log that SQLite then made in our name."""
+    bundle = request.bundle
+    try:
+        status = bundle.wal_path.stat()
+    except OSError:
+        return bundle.wal_bytes is not None
+    if status.st_ino == bundle.wal_inode:
+        return bundle.shm_path.exists() != bundle.shm
+    if status.st_size == 0 and not bundle.shm_path.exists() and request.holding.state != "yes":
+        request.trace.append(f"{bundle.wal_path.name} (empty)")
+    return True
+
+
+def _first_read_problem(error: apsw.Error, bundle: Bundle, holding: Holding) -> Exception:
+    problem = damage_of(error, bundle.path, holding=holding)
+    if problem is None and isinstance(error, apsw.SQLError):
+        # Such as "unsupported file format": the statements are ours and right, the file is not.
+        return _damaged(bundle.path, error, None, None)
+    return problem or error
+
+
+def damage_of(
+    error: BaseException,
+    path: Path,
+    profile: str | None = None,
+    schema_version: int | None = None,
+    holding: Holding | None = None,
+) -> StoreProblem | None:
+    """Return what an error of SQLite says about the store, None where it says nothing about it.
+
+    ``profile``, ``schema_version``: of the store, as far as known, for the next command to type. ``holding``: who has
+    it open, to name who locks it.
+    """
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return _damaged(path, error, profile, schema_version)
+    if isinstance(error, apsw.IOError):
+        if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ:
+            return _damaged(path, error, profile, schema_version)
+        return StoreProblem(
+            Condition.UNREADABLE, f"reading {printable(path)} failed: {_said(error)}", "check the disk it is on"
+        )
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        named = ", ".join(f"{each.name} (pid {each.pid})" for each in (holding.holders if holding else ()))
+        return StoreProblem(
+            Condition.UNREADABLE,
+            f"{printable(path)} is locked by {named or 'another process'}",
+            "try again in a moment; if it stays locked, stop hermes first",
+        )
+    if isinstance(error, apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError | apsw.ReadOnlyError):
+        return StoreProblem(
+            Condition.UNREADABLE,
+            f"{printable(path)} or a file beside it cannot be opened: {_said(error)}",
+            "run the doctor as the user who runs hermes",
+        )
+    if isinstance(error, apsw.FullError):
+        return StoreProblem(
+            Condition.UNREADABLE,
+            f"there is no room to work on {printable(path)}: {_said(error)}",
+            "set TMPDIR to a folder with more room",
+        )
+    return None
+
+
+def _damaged(path: Path, error: BaseException, profile: str | None, schema_version: int | None) -> StoreProblem:
+    return StoreProblem(
+        Condition.DAMAGED,
+        f"{printable(path)} is damaged: {_said(error)}",
+        for_damage(path, schema_version, profile),
+    )
+
+
+def _said(error: BaseException) -> str:
+    """Return SQLite's own words, on one line."""
+    return printable(" ".join(str(error).split()) or type(error).__name__)
