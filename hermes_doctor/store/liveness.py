@@ -141,8 +141,18 @@ def kept(view: StoreView, sessions: Iterable[Key]) -> Sign | None:
     asked = list(sessions)
     if not routes(view).ids.isdisjoint(asked):
         return Sign.ROUTED
-    marks = view.once(_load_marks)
-    return next((marks[session] for session in asked if session in marks), None)
+    pinned = view.shape.column("sessions", "pinned", absent="0")
+    handoff = view.shape.column("sessions", "handoff_state")
+    for some in _batches(asked):
+        among, cells = in_keys("id", some)
+        marks = view.rows(
+            f"SELECT coalesce({pinned}, 0) <> 0 FROM sessions"
+            f" WHERE {among} AND (coalesce({pinned}, 0) <> 0 OR {handoff} IN ('pending', 'running')) LIMIT 1",
+            cells,
+        )
+        if marks:
+            return Sign.PINNED if marks[0][0] else Sign.HANDOFF
+    return None
 
 
 def spared(view: StoreView, session: Key, *, source: Cell, newest: float) -> Sign | None:
@@ -265,20 +275,6 @@ def _load_backends(view: StoreView) -> list[_Backend]:
         f"SELECT {started} FROM gateway_heartbeats WHERE last_heartbeat >= ?", (view.now - HEARTBEAT_SECONDS,)
     )
     return [_Backend(float(at) if isinstance(at, int | float) else None) for (at,) in living]
-
-
-def _load_marks(view: StoreView) -> dict[Key, Sign]:
-    """Return the sessions that are pinned (0.20.0 on) or in the middle of a handoff."""
-    pinned = view.shape.column("sessions", "pinned", absent="0")
-    handoff = view.shape.column("sessions", "handoff_state")
-    table = view.shape.tables.get("sessions")
-    if table is None or not table.has("id"):
-        return {}
-    where = f"({pinned} IS NOT NULL AND {pinned} <> 0) OR {handoff} IN ('pending', 'running')"
-    return {
-        session: Sign.PINNED if pin not in (None, 0) else Sign.HANDOFF
-        for session, pin in view.reader.walk(table, ["id", pinned], where)
-    }
 
 
 def _column(view: StoreView, table: str, column: str) -> list[Cell]:

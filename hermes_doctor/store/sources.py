@@ -37,11 +37,40 @@ STANDING = frozenset({"api_server", "acp"})
 #: The platforms of the gateway: `gateway.config.Platform` of 0.13.0 to 0.22.2 without api_server and local, and the
 #: folders of ``plugins/platforms`` of the same releases.
 MESSAGING = frozenset(
-    """
-    a2a bluebubbles buzz dingtalk discord email feishu google_chat homeassistant irc line matrix mattermost
-    msgraph_webhook ntfy photon qqbot raft relay signal simplex slack sms teams telegram webhook wecom wecom_callback
-    weixin whatsapp whatsapp_cloud yuanbao
-    """.split()
+    {
+        "a2a",
+        "bluebubbles",
+        "buzz",
+        "dingtalk",
+        "discord",
+        "email",
+        "feishu",
+        "google_chat",
+        "homeassistant",
+        "irc",
+        "line",
+        "matrix",
+        "mattermost",
+        "msgraph_webhook",
+        "ntfy",
+        "photon",
+        "qqbot",
+        "raft",
+        "relay",
+        "signal",
+        "simplex",
+        "slack",
+        "sms",
+        "teams",
+        "telegram",
+        "webhook",
+        "wecom",
+        "wecom_callback",
+        "weixin",
+        "whatsapp",
+        "whatsapp_cloud",
+        "yuanbao",
+    }
 )
 #: Sources whose rows a living backend with a heartbeat could own (the sweep of 0.21.5 on asks so for tui, desktop,
 #: subagent and unknown; the others may be started from within one).
