@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import apsw
@@ -80,6 +81,69 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_cases(case: Case) -> None:
     assert unwrap(case.text, case.goal) == case.expected
+
+
+def one_layer_only(text: str, goal: Goal) -> Unwrapped | Refusal | None:
+    result = unwrap(text, goal)
+    return result if isinstance(result, Unwrapped) and result.layers == 1 else None
+
+
+def written_anew(text: str, goal: Goal) -> Unwrapped | Refusal | None:
+    result = unwrap(text, goal)
+    if not isinstance(result, Unwrapped):
+        return result
+    return Unwrapped(result.layers, json.dumps(json.loads(result.value_text)))
+
+
+def past_the_first_list(text: str, goal: Goal) -> Unwrapped | Refusal | None:
+    result = unwrap(text, goal)
+    try:
+        value = json.loads(result.value_text if isinstance(result, Unwrapped) else text)
+    except ValueError:
+        return result
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        return unwrap(json.dumps(value[0]), goal) or result
+    return result
+
+
+def without_blanks(text: str, goal: Goal) -> Unwrapped | Refusal | None:
+    result = unwrap(text, goal)
+    return Unwrapped(result.layers, result.value_text.strip()) if isinstance(result, Unwrapped) else result
+
+
+def whatever_is_in_the_string(text: str, goal: Goal) -> Unwrapped | Refusal | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return unwrap(text, goal) or (Unwrapped(1, value) if isinstance(value, str) else None)
+
+
+def whatever_the_goal(text: str, goal: Goal) -> Unwrapped | Refusal | None:
+    return unwrap(text, Goal.EITHER)
+
+
+def python_blanks(text: str, goal: Goal) -> Unwrapped | Refusal | None:
+    return unwrap(text.strip(), goal)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "case"),
+    [
+        (one_layer_only, "two layers"),
+        (written_anew, "odd text stays as it is"),
+        (past_the_first_list, "a healthy list with wrapped text in it"),
+        (past_the_first_list, "a list that holds wrapped text"),
+        (without_blanks, "blanks around the value"),
+        (whatever_is_in_the_string, "text that begins like a list"),
+        (whatever_the_goal, "a list for an object"),
+        (python_blanks, "white space that is not JSON's"),
+    ],
+)
+def test_wrong_ways_are_caught(wrong: Callable[[str, Goal], Unwrapped | Refusal | None], case: str) -> None:
+    """Each would pass but for the case that is named."""
+    caught = {each.name for each in CASES if wrong(each.text, each.goal) != each.expected}
+    assert case in caught
 
 
 def reason_of(result: Unwrapped | Refusal | None) -> str:
