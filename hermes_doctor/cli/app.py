@@ -1,0 +1,27 @@
+"""The command ``doctor``: its commands by name, each in a file of its own that is imported when it is needed."""
+
+from __future__ import annotations
+
+import click
+
+from hermes_doctor import __version__
+from hermes_doctor.cli.lazy import LazyGroup
+
+#: Every command in the order of `doctor --help`. A new command is a module and one line here.
+COMMANDS = {
+    "scan": "hermes_doctor.cli.scan:scan",
+    "checks": "hermes_doctor.cli.checks:checks",
+    "explain": "hermes_doctor.cli.explain:explain",
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"auto_envvar_prefix": "HERMES_DOCTOR", "help_option_names": ["-h", "--help"]},
+    help="Find, explain and mend what is wrong in the state.db of hermes-agent.",
+    epilog="Start with: doctor scan",
+)
+@click.version_option(__version__, prog_name="hermes-state-doctor", message="%(prog)s %(version)s")
+def app() -> None:
+    """The group; its help is given above."""

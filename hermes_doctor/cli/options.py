@@ -1,0 +1,175 @@
+"""The options that mean the same in every command, as decorators."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+from click.core import ParameterSource
+
+from hermes_doctor.cli.types import CheckName, Duration
+
+Command = Callable[..., Any]
+
+
+class TypedOnly(click.Option):
+    """An option that no environment variable and no configuration can set: it is only ever typed.
+
+    For ``--apply``, ``--unsafe``, ``--yes`` and ``--live``.
+    """
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return nothing, whatever the environment says."""
+        return None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which checks were asked for. ``idle``: seconds that raise a check's own threshold."""
+
+    check: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    idle: float = 0.0
+
+    def narrow(self, known: list[str]) -> list[str]:
+        """Return the names to run, in their own order; it is a usage error if none is left."""
+        chosen = [name for name in known if name not in self.skip and (not self.check or name in self.check)]
+        if known and not chosen:
+            raise click.UsageError("--check and --skip leave no check to run.")
+        return chosen
+
+
+@dataclass(frozen=True)
+class Output:
+    """How the result is to be shown: the format, where it goes, and how much is said around it.
+
+    ``limit``: examples for each check in tables. ``quiet``: only what is wrong. ``color``: auto, always or never.
+    """
+
+    format: str = "table"
+    file: Path | None = None
+    limit: int = 3
+    quiet: bool = False
+    progress: bool = True
+    color: str = "auto"
+
+    def colored(self, stream: TextIO) -> bool:
+        """Whether colour goes to this stream (https://no-color.org for NO_COLOR)."""
+        if self.color != "auto":
+            return self.color == "always"
+        return not os.environ.get("NO_COLOR") and _is_smart_terminal(stream)
+
+    def shows_progress(self) -> bool:
+        """Whether a progress line is drawn: only for a person who looks at a terminal."""
+        return self.progress and not self.quiet and _is_smart_terminal(sys.stderr)
+
+
+def _is_smart_terminal(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def selection_options(command: Command) -> Command:
+    """Give the command ``--check``, ``--skip`` and ``--idle``; they come as ``selection``."""
+
+    @functools.wraps(command)
+    def gather(*args: Any, check: tuple[str, ...], skip: tuple[str, ...], idle: float, **rest: Any) -> Any:
+        return command(*args, selection=Selection(check, skip, idle), **rest)
+
+    return _with(
+        gather,
+        click.option("--check", type=CheckName(), multiple=True, metavar="NAME", help="Only this check. Repeatable."),
+        click.option("--skip", type=CheckName(), multiple=True, metavar="NAME", help="Not this check. Repeatable."),
+        click.option(
+            "--idle",
+            type=Duration(),
+            default="0s",
+            metavar="DURATION",
+            help="Take nothing for abandoned that was used within this time (90m, 24h, 7d)."
+            " Only raises a check's own threshold.",
+        ),
+    )
+
+
+def fail_on_option(command: Command) -> Command:
+    """Give the command ``--fail-on``; it comes as ``fail_on``: a severity's word or ``never``."""
+    return _with(
+        command,
+        click.option(
+            "--fail-on",
+            type=click.Choice(["info", "warning", "error", "never"]),
+            default="warning",
+            show_default=True,
+            help="The least severity that gives exit code 1.",
+        ),
+    )
+
+
+def output_options(command: Command) -> Command:
+    """Give the command the options about its output; they come as ``output``."""
+
+    @functools.wraps(command)
+    def gather(
+        *args: Any,
+        format: str,  # noqa: A002  (the option's name is its environment variable's)
+        json: bool,
+        output: Path | None,
+        limit: int,
+        quiet: bool,
+        no_progress: bool,
+        color: str,
+        **rest: Any,
+    ) -> Any:
+        chosen = Output(_format(format, json), output, limit, quiet, not no_progress, color)
+        return command(*args, output=chosen, **rest)
+
+    return _with(
+        gather,
+        click.option(
+            "--format", type=click.Choice(["table", "json"]), default="table", show_default=True, help="The format."
+        ),
+        click.option("--json", is_flag=True, help="Short for --format json."),
+        click.option(
+            "--output",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Write the result to this file (mode 0600) instead of standard output.",
+        ),
+        click.option(
+            "--limit",
+            type=click.IntRange(min=0),
+            default=3,
+            show_default=True,
+            metavar="N",
+            help="Examples for each check in tables. JSON has all.",
+        ),
+        click.option("--quiet", is_flag=True, help="Say only what is wrong."),
+        click.option("--no-progress", is_flag=True, help="Draw no progress line."),
+        click.option(
+            "--color",
+            type=click.Choice(["auto", "always", "never"]),
+            default="auto",
+            show_default=True,
+            help="When to use colour. NO_COLOR is honoured.",
+        ),
+    )
+
+
+def _format(named: str, as_json: bool) -> str:
+    if not as_json:
+        return named
+    source = click.get_current_context().get_parameter_source("format")
+    if named != "json" and source is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--json and --format {named} contradict each other.")
+    return "json"
+
+
+def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,142 @@
+"""`doctor scan`: read every store that is meant, and report every fault."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from hermes_doctor import __version__
+from hermes_doctor.cli.options import Output, Selection, fail_on_option, output_options, selection_options
+from hermes_doctor.cli.types import Target
+
+if TYPE_CHECKING:
+    from hermes_doctor.engine.model import Check, ExitCode, Severity
+    from hermes_doctor.engine.scan import ScanOptions, StoreScan
+    from hermes_doctor.host.homes import StoreRef
+    from hermes_doctor.report.model import ScanReporter
+    from hermes_doctor.report.progress import ProgressLine
+
+
+@click.command(short_help="Read only; report every fault.")
+@click.argument("targets", nargs=-1, type=Target(), metavar="[TARGET]...")
+@selection_options
+@fail_on_option
+@output_options
+@click.pass_context
+def scan(context: click.Context, targets: tuple[Path, ...], selection: Selection, fail_on: str, output: Output) -> None:
+    """Read every store that TARGET stands for and report every fault. Nothing is ever changed.
+
+    TARGET is a state.db, or a Hermes home (its own state.db and each profile's). With none: this host, that is
+    $HERMES_HOME, else the platform's default home.
+
+    \b
+    Exit codes: 0 nothing at or above --fail-on, 1 findings, 2 usage error,
+    3 the doctor failed, 4 a store is damaged, unreadable or missing, 7 stopped.
+    """
+    from checks import CHECKS
+    from hermes_doctor.cli.output import destination
+    from hermes_doctor.engine.model import Severity
+    from hermes_doctor.host.homes import resolve_targets
+
+    threshold = None if fail_on == "never" else Severity[fail_on.upper()]
+    names = selection.narrow([check.name for check in CHECKS])
+    chosen = [check for check in CHECKS if check.name in names]
+    refs = resolve_targets(targets)
+    with destination(output.file, [ref.path for ref in refs]) as stream:
+        reporter = _reporter(output, stream)
+        code = _scan_all(refs, chosen, selection.idle, threshold, output, reporter, _next(targets))
+    context.exit(code)
+
+
+def _scan_all(
+    refs: Sequence[StoreRef],
+    chosen: Sequence[Check],
+    idle: float,
+    fail_on: Severity | None,
+    output: Output,
+    reporter: ScanReporter,
+    fix_command: str | None,
+) -> ExitCode:
+    """Scan and report one store after the other; a stop ends the round, and the report is completed all the same."""
+    from hermes_doctor.engine.model import ExitCode, worst
+    from hermes_doctor.engine.scan import ScanOptions
+    from hermes_doctor.report.model import RunEnd, RunStart
+    from hermes_doctor.report.progress import ProgressLine
+    from hermes_doctor.store.library import library
+
+    started = time.monotonic()
+    options = ScanOptions(idle_floor=idle)
+    reporter.begin(RunStart(__version__, library().version, time.time()))
+    codes: list[ExitCode] = []
+    faults: list[str] = []
+    mendable = False
+    waiting = list(refs)
+    try:
+        while waiting:
+            with ProgressLine(sys.stderr, output.shows_progress()) as progress:
+                result = _scan_one(waiting[0], chosen, options, progress)
+            with result.findings:
+                codes.append(result.exit_code(fail_on))
+                faults += [check.check.name for check in result.checks if check.count]
+                mendable = mendable or any(bucket in ("safe", "unsafe") for r in result.checks for bucket in r.buckets)
+                waiting.pop(0)
+                reporter.store(result)
+    except KeyboardInterrupt:
+        codes.append(ExitCode.STOPPED)
+        _say_stopped(len(refs), len(waiting))
+    code = worst(codes)
+    next_commands = [fix_command] if fix_command and mendable else []
+    next_commands += [f"doctor explain {faults[0]}"] if faults else []
+    reporter.end(RunEnd(time.monotonic() - started, code, [ref.path for ref in waiting], next_commands))
+    return code
+
+
+def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, progress: ProgressLine) -> StoreScan:
+    """Scan one store; what the doctor itself got wrong with it fails all of its checks, and the others still run."""
+    from checks import CHECKS
+    from hermes_doctor.cli.failures import describe
+    from hermes_doctor.engine.scan import CheckResult, StoreScan, scan_store
+
+    try:
+        result = scan_store(ref, chosen, options, progress)
+    except Exception as error:
+        result = StoreScan(ref, checks=[CheckResult(check, "failed", describe(error)) for check in chosen])
+    ran = {each.check.name: each for each in result.checks}
+    names = {check.name for check in chosen}
+    result.checks = [
+        ran.get(check.name)
+        or CheckResult(check, "skipped", "the store was not read" if check.name in names else "not chosen")
+        for check in CHECKS
+    ]
+    return result
+
+
+def _reporter(output: Output, stream: TextIO) -> ScanReporter:
+    if output.format == "json":
+        from hermes_doctor.report.json import ScanJson
+
+        return ScanJson(stream)
+    from hermes_doctor.cli.look import look_for
+    from hermes_doctor.report.table import ScanTable
+
+    return ScanTable(stream, look_for(output, stream))
+
+
+def _next(targets: Sequence[Path]) -> str | None:
+    """Return the command that shows what can be mended, for the same targets; None while there is none."""
+    from hermes_doctor.cli.app import COMMANDS
+
+    if "fix" not in COMMANDS:
+        return None
+    return " ".join(["doctor fix", *(shlex.quote(str(target)) for target in targets)]) + " (shows what would be done)"
+
+
+def _say_stopped(total: int, unread: int) -> None:
+    rest = "" if total == 1 else f" {unread} of {total} stores were not read."
+    sys.stderr.write(f"doctor: stopped.{rest} Nothing was changed; the same command starts over.\n")

@@ -1,0 +1,59 @@
+"""The kinds of values that the commands take: a duration, a check's name, a target."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from hermes_doctor.cli.lazy import did_you_mean
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", re.ASCII)
+_LONGEST = 100 * 365 * 86400.0
+
+
+class Duration(click.ParamType[float]):
+    """A number with a unit (``90m``, ``24h``, ``7d``); comes as seconds. At most a hundred years."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; anything else is a usage error."""
+        if isinstance(value, float):
+            return value
+        matched = _DURATION.fullmatch(str(value).strip().lower())
+        if matched is None:
+            self.fail(f"'{value}' is no duration. Write a number and a unit, as in 90m, 24h or 7d.", param, ctx)
+        seconds = float(matched[1]) * _SECONDS[matched[2]]
+        if seconds > _LONGEST:
+            self.fail(f"'{value}' is longer than a hundred years.", param, ctx)
+        return seconds
+
+
+class CheckName(click.ParamType[str]):
+    """The name of a known check, in kebab-case."""
+
+    name = "check"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; an unknown one is a usage error that says which was probably meant."""
+        from checks import CHECKS
+
+        known = [check.name for check in CHECKS]
+        if str(value) not in known:
+            self.fail(f"there is no check '{value}'.{did_you_mean(str(value), known)}", param, ctx)
+        return str(value)
+
+
+class Target(click.ParamType[Path]):
+    """A state.db or a Hermes home. Whether it is there, and what it is, the scan finds out."""
+
+    name = "target"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path; an empty one, as an unset variable gives, is a usage error."""
+        if not value:
+            self.fail("a target is empty. Name a state.db or a Hermes home, or none for this host.", param, ctx)
+        return value if isinstance(value, Path) else Path(str(value))

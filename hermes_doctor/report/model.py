@@ -1,0 +1,55 @@
+"""What a reporter of scans is handed besides the stores: how the run began and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hermes_doctor.engine.model import ExitCode
+from hermes_doctor.engine.scan import StoreScan
+
+#: What a scan's JSON calls each of its exit codes.
+OUTCOMES = {
+    ExitCode.CLEAN: "clean",
+    ExitCode.FINDINGS: "findings",
+    ExitCode.FAILED: "failed",
+    ExitCode.DAMAGED: "damaged",
+    ExitCode.STOPPED: "stopped",
+}
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """The beginning of a run: the doctor's version, SQLite's, and the time in seconds since the epoch."""
+
+    version: str
+    sqlite: str
+    started_at: float
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """The end of a run. ``not_scanned``: stores whose turn did not come, or did not end, before a stop.
+
+    ``next_commands``: what a person may type next, each with what it does, or "".
+    """
+
+    seconds: float
+    exit_code: ExitCode
+    not_scanned: Sequence[Path] = ()
+    next_commands: Sequence[str] = field(default=())
+
+
+class ScanReporter(Protocol):
+    """One format of `doctor scan`: a beginning, one store after the other, an end."""
+
+    def begin(self, start: RunStart) -> None:
+        """Take note that the run begins."""
+
+    def store(self, scan: StoreScan) -> None:
+        """Report one store; its findings may be gone through any number of times."""
+
+    def end(self, end: RunEnd) -> None:
+        """Report the totals."""
