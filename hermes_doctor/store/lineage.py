@@ -75,6 +75,7 @@ class Continuation:
     """A child in which a compressed conversation goes on, with the cells that say in what state it is."""
 
     id: Key
+    started_at: Cell
     ended_at: Cell
     end_reason: Cell
 
@@ -216,6 +217,52 @@ def chain_of(view: StoreView, session: Key) -> Kin:
     return Kin(ids or (session,), len(down) > FAMILY_LIMIT or len(up) >= FAMILY_LIMIT)
 
 
+def chain_links(view: StoreView, session: Key, limit: int) -> int:
+    """Return how many continuations follow one another below a session, counted up to ``limit`` + 1."""
+    if not has_lineage(view.shape):
+        return 0
+    among, cells = in_keys("id", [session])
+    # The depth is bounded, so that a loop ends the walk too.
+    deepest = view.reader.value(
+        f"""WITH RECURSIVE down(id, depth) AS (
+            SELECT id, 0 FROM sessions WHERE {among}
+            UNION
+            SELECT c.id, down.depth + 1 FROM down
+            JOIN sessions p ON p.id = down.id
+            JOIN sessions c ON c.parent_session_id = p.id
+            WHERE down.depth <= {int(limit)} AND {edge_sql(view.shape)} = '{Edge.CONTINUATION}'
+        ) SELECT max(depth) FROM down""",
+        cells,
+    )
+    return deepest if isinstance(deepest, int) else 0
+
+
+def loop_of(view: StoreView, session: Key) -> tuple[Key, ...]:
+    """Return the sessions of the loop of parents that this one is part of; empty where it is part of none."""
+    path = _path_up(view, session)
+    if not path or path[-1][1] != session:
+        return ()
+    return tuple(own for own, _parent in path)
+
+
+def marker_loop_of(view: StoreView, session: Key, marker: str = DELEGATE_MARKER) -> tuple[Key, ...]:
+    """Return the sessions whose markers name one another in a ring, this one among them; empty where there is none."""
+    if not view.shape.has("sessions", "id", "model_config"):
+        return ()
+    among, cells = in_keys("s.id", [session])
+    named = marker_sql(view.shape, marker, "s")
+    rows = view.rows(
+        f"""WITH RECURSIVE named(id) AS (
+            SELECT {named} FROM sessions s WHERE {among}
+            UNION
+            SELECT {named} FROM named JOIN sessions s ON s.id = named.id
+        ) SELECT id FROM named WHERE id IS NOT NULL LIMIT {FAMILY_LIMIT}""",
+        cells,
+    )
+    ids = tuple(row[0] for row in rows)
+    return ids if session in ids else ()
+
+
 def continuations_of(view: StoreView, parent: Key) -> list[Continuation]:
     """Return the continuations of a parent that was ended by compression, in any state, never the parent itself.
 
@@ -224,15 +271,17 @@ def continuations_of(view: StoreView, parent: Key) -> list[Continuation]:
     if not has_lineage(view.shape):
         return []
     among, cells = in_keys("p.id", [parent])
-    ended, reason = (view.shape.column("sessions", name, alias="c") for name in ("ended_at", "end_reason"))
+    cells_of = ", ".join(
+        view.shape.column("sessions", name, alias="c") for name in ("started_at", "ended_at", "end_reason")
+    )
     rows = view.rows(
-        f"""SELECT c.id, {ended}, {reason}, {view.shape.column("sessions", "started_at", alias="c")}
+        f"""SELECT c.id, {cells_of}
         FROM sessions p JOIN sessions c ON c.parent_session_id = p.id
         WHERE {among} AND c.id <> p.id AND {edge_sql(view.shape)} = '{Edge.CONTINUATION}'""",
         cells,
     )
-    rows.sort(key=lambda row: (_state_rank(row[1], row[2]), -(trusted(row[3]) or 0.0), key_order(row[0])))
-    return [Continuation(own, ended_at, end_reason) for own, ended_at, end_reason, _started in rows]
+    found = [Continuation(*row) for row in rows]
+    return sorted(found, key=lambda each: (_rank(each), -(trusted(each.started_at) or 0.0), key_order(each.id)))
 
 
 def key_order(key: Key) -> tuple[str, bytes]:
@@ -244,10 +293,10 @@ def key_order(key: Key) -> tuple[str, bytes]:
     return type(key).__name__, repr(key).encode()
 
 
-def _state_rank(ended_at: Cell, end_reason: Cell) -> int:
-    if end_reason == COMPRESSION:
+def _rank(continuation: Continuation) -> int:
+    if continuation.end_reason == COMPRESSION:
         return 0
-    return 1 if ended_at is None else 2
+    return 1 if continuation.ended_at is None else 2
 
 
 def _path_up(view: StoreView, session: Key) -> list[tuple[Cell, Cell]]:
