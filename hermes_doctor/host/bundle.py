@@ -1,8 +1,7 @@
 """The files of one store, looked at with stat and header bytes only, before SQLite has it open.
 
 POSIX drops all locks that a process holds on a file as soon as it closes *any* descriptor of it. So nothing here
-may read a store that this process has open through SQLite; `claim` keeps count, and `inspect` and `copy_file`
-refuse.
+may read a store that this process has open through SQLite: `inspect` and `copy_file` refuse to.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ import enum
 import errno
 import os
 import stat
+import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,8 +28,8 @@ _CHUNK = 4 * 1024 * 1024
 _TRUNCATED_LOOKS = 4
 _TRUNCATED_PAUSE = 0.05
 
-#: Files that SQLite itself has open in this process, by device and inode.
-_claimed: Counter[tuple[int, int]] = Counter()
+#: Descriptors looked at where the system does not list them.
+_DESCRIPTORS_LOOKED_AT = 1024
 
 
 class Condition(enum.StrEnum):
@@ -101,27 +99,31 @@ def sidecar(path: Path, suffix: Literal["-wal", "-shm", "-journal"]) -> Path:
     return path.with_name(path.name + suffix)
 
 
-@contextmanager
-def claim(device: int, inode: int) -> Iterator[None]:
-    """Mark a file as open through SQLite in this process for as long as the context lasts."""
-    _claimed[device, inode] += 1
+def refuse_if_open_here(device: int, inode: int) -> None:
+    """Raise RuntimeError where reading the raw file would drop the locks of a connection of this process.
+
+    POSIX locks belong to the process, not to a descriptor; Windows has no such rule.
+    """
+    if sys.platform == "win32":
+        return
     try:
-        yield
-    finally:
-        _claimed[device, inode] -= 1
-
-
-def refuse_if_claimed(device: int, inode: int) -> None:
-    """Raise RuntimeError where reading the raw file would drop the locks of a connection of this process."""
-    if _claimed[device, inode] > 0:
-        raise RuntimeError("this process has the store open: close that connection before looking at the raw file")
+        descriptors = [int(entry.name) for entry in Path("/dev/fd").iterdir()]
+    except OSError:
+        descriptors = list(range(_DESCRIPTORS_LOOKED_AT))
+    for descriptor in descriptors:
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            continue
+        if (status.st_dev, status.st_ino) == (device, inode):
+            raise RuntimeError("this process has the store open: close that before its raw file is looked at")
 
 
 def inspect(path: Path) -> Bundle:
     """Look at a store's files without opening them through SQLite.
 
     Raises StoreProblem for what is missing, a folder or other non-file, not permitted, zero bytes, all zeros, not
-    a database, or truncated; RuntimeError where this process has the store open through SQLite.
+    a database, or truncated; RuntimeError where this process has the file open.
     """
     for _ in range(_TRUNCATED_LOOKS - 1):
         bundle, pages = _look(path)
@@ -152,8 +154,8 @@ def _look(path: Path) -> tuple[Bundle, int | None]:
         raise unreadable(path, error) from None
     _require_file(path, status)
     if status.st_size == 0:
-        raise _zeroed(path, real_path, "has no bytes at all")
-    refuse_if_claimed(status.st_dev, status.st_ino)
+        raise _zeroed(path, real_path, "has no bytes")
+    refuse_if_open_here(status.st_dev, status.st_ino)
     try:
         # A file that was put in its place meanwhile is looked at as what it is.
         descriptor = os.open(real_path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -230,9 +232,8 @@ def _page_size(path: Path, header: bytes) -> int:
     return page_size
 
 
-def _say_zeroed(path: Path, real_path: Path, read: object) -> None:
+def _say_zeroed(path: Path, real_path: Path, read: Callable[[int], bytes | None]) -> None:
     """Raise for a file whose header is all zeros, saying whether the rest is, too."""
-    assert callable(read)
     looked_at = _HEADER_BYTES
     while looked_at < _ZEROS_LOOKED_AT:
         chunk = read(_CHUNK)
@@ -250,7 +251,7 @@ def _zeroed(path: Path, real_path: Path, what: str) -> StoreProblem:
     beside = f"; its -wal still holds {log:,} bytes" if log else ""
     return StoreProblem(
         Condition.DAMAGED,
-        f"{printable(path)} {what}: its content was wiped{beside}",
+        f"{printable(path)} {what}: it was wiped, or never written{beside}",
         "keep it as it is and do not start hermes; look for a copy in state-snapshots/ and in your backups, then: "
         "hermes sessions recover --source COPY --inspect-only",
     )
@@ -344,10 +345,10 @@ def _first_byte(path: Path, file: Path) -> bytes:
 def copy_file(source: Path, target: Path) -> None:
     """Copy a store's file in chunks into a new file of mode 0600.
 
-    Raises OSError, and RuntimeError where this process has the source open through SQLite.
+    Raises OSError, and RuntimeError where this process has the source open.
     """
     status = source.stat()
-    refuse_if_claimed(status.st_dev, status.st_ino)
+    refuse_if_open_here(status.st_dev, status.st_ino)
     with source.open("rb", buffering=0) as reading:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as writing:

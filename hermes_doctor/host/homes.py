@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,9 +62,9 @@ def resolve_targets(targets: Sequence[Path]) -> list[StoreRef]:
     """
     found: dict[Path, StoreRef] = {}
     for target in targets or [default_home()]:
-        refs = _of_home(target) if target.is_dir() or not targets else [_of_file(target)]
+        refs = _of_home(target) if _is_folder(target) or not targets else [_of_file(target)]
         for ref in refs:
-            found.setdefault(_real(ref.path), ref)
+            found.setdefault(real(ref.path), ref)
     return list(found.values())
 
 
@@ -73,7 +73,7 @@ def home_of(path: Path) -> Path | None:
     folder = path.absolute().parent
     if path.name != STORE_NAME:
         return None
-    known = _real(folder) == _real(default_home())
+    known = real(folder) == real(default_home())
     return path.parent if known or _is_profile(folder) or _shows_signs(folder) else None
 
 
@@ -111,6 +111,14 @@ def _has_store(home: Path) -> bool:
     return any(_there(home / (STORE_NAME + suffix)) for suffix in ("", "-wal", "-journal"))
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        # Not permitted to see: it is reported as it was named.
+        return False
+
+
 def _there(path: Path) -> bool:
     try:
         path.lstat()
@@ -127,15 +135,11 @@ def _is_profile(folder: Path) -> bool:
 
 
 def _shows_signs(folder: Path) -> bool:
-    return any(_there(sign) for sign in _signs(folder))
+    return any(_there(folder / name) for name in _SIGNS)
 
 
-def _signs(folder: Path) -> Iterator[Path]:
-    for name in _SIGNS:
-        yield folder / name
-
-
-def _real(path: Path) -> Path:
+def real(path: Path) -> Path:
+    """Return a path with symbolic links followed as far as that works; never raises."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

@@ -20,8 +20,18 @@ from pathlib import Path
 _LARGEST = 64 * 1024 * 1024
 _LONGEST_ID = 255
 _DUMP = "request_dump_"
-#: Databases that hermes keeps outside the root of a home, by place below it.
-_BELOW = ("cron/executions.db", "kanban/boards/*/kanban.db")
+#: Databases of a home besides its store: what is found by looking, and what is known by name where a folder may be
+#: entered but not listed.
+_DATABASES = (
+    "*.db",
+    "kanban/boards/*/kanban.db",
+    "cron/executions.db",
+    "kanban.db",
+    "memory_store.db",
+    "projects.db",
+    "response_store.db",
+    "verification_evidence.db",
+)
 
 
 @dataclass(frozen=True)
@@ -37,18 +47,20 @@ def routed_session_ids(home: Path) -> Mentions:
 
     Every ``session_id`` at any depth, whether the file is an object by session key or a list.
     """
-    read = [_mentions(folder / "sessions.json", _session_ids) for folder in _session_folders(home)]
-    return Mentions(frozenset().union(*(one.ids for one in read)), all(one.readable for one in read))
+    folders, all_known = _session_folders(home)
+    read = [_mentions(folder / "sessions.json") for folder in folders]
+    ids = frozenset(session for one in read for session in one.ids)
+    return Mentions(ids, all_known and all(one.readable for one in read))
 
 
 def active_sessions_ids(home: Path) -> Mentions:
     """Return the sessions that a process has registered as its own in ``runtime/active_sessions.json``."""
-    return _mentions(home / "runtime" / "active_sessions.json", _session_ids)
+    return _mentions(home / "runtime" / "active_sessions.json")
 
 
 def cron_job_ids(home: Path) -> Mentions:
     """Return the sessions that ``cron/jobs.json`` names under any key that ends in ``session_id``."""
-    return _mentions(home / "cron" / "jobs.json", _session_ids)
+    return _mentions(home / "cron" / "jobs.json")
 
 
 def transcript_exists(home: Path, session_id: str) -> bool:
@@ -64,7 +76,10 @@ def transcript_exists(home: Path, session_id: str) -> bool:
         return True
     # Since 0.19 names in these folders have anything but word characters replaced, and a hash added.
     spellings = {session_id, re.sub(r"[^\w-]", "_", session_id).strip("._")[:96]}
-    for folder in _session_folders(home):
+    folders, all_known = _session_folders(home)
+    if not all_known:
+        return True
+    for folder in folders:
         try:
             names, dumps = _listed(folder, folder.stat().st_mtime_ns)
         except (FileNotFoundError, NotADirectoryError):
@@ -87,28 +102,32 @@ def other_databases(home: Path) -> list[Path]:
 
     Copies of the store (``state.db`` and whatever begins like it) are not among them.
     """
-    found = {
-        path
-        for pattern in ("*.db", *_BELOW)
-        for path in home.glob(pattern)  # a folder that cannot be listed gives none
-        if not path.name.startswith("state.db") and path.is_file()
-    }
+    found = {path for pattern in _DATABASES for path in home.glob(pattern) if not path.name.startswith("state.db")}
     pinned = os.environ.get("HERMES_KANBAN_DB", "").strip()
-    if pinned and Path(pinned).expanduser().is_file():
-        found.add(Path(pinned).expanduser())
-    return sorted(found)
+    if pinned and "\x00" not in pinned:
+        found |= {path for path in [Path(pinned).expanduser()] if path.exists()}
+    return sorted(path for path in found if not path.is_dir())
 
 
-def _session_folders(home: Path) -> Iterator[Path]:
-    """Give the folders that session files may be in: the home's, and where ``gateway.json`` moved them to."""
-    yield home / "sessions"
+def _session_folders(home: Path) -> tuple[list[Path], bool]:
+    """Return the folders that session files may be in, and whether these are all of them.
+
+    The home's own, and where ``gateway.json`` moved them to (``sessions_dir``, all releases).
+    """
+    own = home / "sessions"
     try:
         configured = _load(home / "gateway.json")
+    except (FileNotFoundError, NotADirectoryError):
+        return [own], True
     except (OSError, ValueError, RecursionError):
-        return
+        return [own], False
     moved = configured.get("sessions_dir") if isinstance(configured, dict) else None
-    if isinstance(moved, str) and moved and "\x00" not in moved and Path(moved) != home / "sessions":
-        yield Path(moved)
+    if moved is None:
+        return [own], True
+    if not isinstance(moved, str) or "\x00" in moved or not Path(moved).is_absolute():
+        # Hermes would take it as relative to wherever it was started.
+        return [own], False
+    return [own, Path(moved)], True
 
 
 @lru_cache(maxsize=16)
@@ -118,10 +137,9 @@ def _listed(folder: Path, mtime_ns: int) -> tuple[frozenset[str], tuple[str, ...
     return names, tuple(sorted(name for name in names if name.startswith(_DUMP)))
 
 
-def _mentions(path: Path, collect: object) -> Mentions:
-    assert callable(collect)
+def _mentions(path: Path) -> Mentions:
     try:
-        return Mentions(frozenset(collect(_load(path))))
+        return Mentions(frozenset(_session_ids(_load(path))))
     except (FileNotFoundError, NotADirectoryError):
         return Mentions()
     except (OSError, ValueError, RecursionError):

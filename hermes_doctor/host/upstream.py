@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from hermes_doctor.host.homes import default_home, home_of, profile_of
+from hermes_doctor.host.homes import default_home, home_of, profile_of, real
 
 #: Releases below these lack the command (facts of the released wheels).
 REPAIR_SINCE = "0.17"
@@ -42,10 +42,10 @@ def hermes_command(path: Path, profile: str | None = None) -> str | None:
     if home is None:
         return None
     home, here = home.absolute(), default_home().absolute()
-    if home.resolve() == here.resolve():
+    if real(home) == real(here):
         return "hermes"
     name = profile or profile_of(home)
-    if name != "default" and home.parent.parent.resolve() == here.resolve():
+    if name != "default" and real(home.parent.parent) == real(here):
         return f"hermes -p {shlex.quote(name)}"
     return f"HERMES_HOME={quoted(home)} hermes"
 

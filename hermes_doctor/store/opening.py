@@ -40,7 +40,6 @@ from hermes_doctor.host.bundle import (
     Bundle,
     Condition,
     StoreProblem,
-    claim,
     copy_file,
     inspect,
     unreadable,
@@ -55,6 +54,8 @@ KNOWN_SCHEMA = 31
 #: Seconds that a lock is waited for.
 BUSY_SECONDS = 5.0
 
+#: Seconds between two tries of a lock.
+_BUSY_PAUSE = 0.01
 #: Looks at a store that changes between look and opening, and the first pause after one, doubled each time.
 _TRIES = 5
 _PAUSE = 0.03
@@ -154,11 +155,13 @@ def open_without_trace(
     busy_seconds: float = BUSY_SECONDS,
     lease: Lease | LeaseRefusal | None = None,
     temporary: Path | None = None,
+    hermes_only: bool = True,
 ) -> OpenStore:
     """Open a store for reading and leave no trace of it.
 
     ``busy_seconds``: how long a lock is waited for. ``lease``: an answer of `take_lease` that the caller has already,
     used once. ``temporary``: where private copies go, else the system's temporary folder.
+    ``hermes_only``: refuse a database that is not a hermes store; False for hermes's other databases.
 
     Raises StoreProblem for a store that cannot be read, and RuntimeError where this process has it open already:
     reading its raw header would drop that connection's locks.
@@ -168,7 +171,7 @@ def open_without_trace(
     for tries_left in range(_TRIES - 1, -1, -1):
         with ExitStack() as cleanup:
             try:
-                store = _open(path, busy_seconds, lease, temporary, trace, tries_left, cleanup)
+                store = _open(path, busy_seconds, lease, temporary, hermes_only, trace, tries_left, cleanup)
             except _Moved:
                 lease = None
             else:
@@ -191,6 +194,7 @@ class _Request:
     holding: Holding
     busy_seconds: float
     temporary: Path
+    hermes_only: bool
     trace: list[str]
     cleanup: ExitStack
 
@@ -209,6 +213,7 @@ def _open(
     busy_seconds: float,
     given: Lease | LeaseRefusal | None,
     temporary: Path | None,
+    hermes_only: bool,
     trace: list[str],
     tries_left: int,
     cleanup: ExitStack,
@@ -228,7 +233,7 @@ def _open(
     if lease is not None and rung is not Rung.IMMUTABLE:
         lease.release()
     folder = temporary or Path(tempfile.gettempdir())
-    request = _Request(bundle, holding, busy_seconds, folder, trace, cleanup)
+    request = _Request(bundle, holding, busy_seconds, folder, hermes_only, trace, cleanup)
     try:
         rung, opened = _by_rung(rung, request)
     except apsw.Error as error:
@@ -306,10 +311,9 @@ def _in_place(request: _Request, options: str) -> _Opened:
     """Open the store itself. Read-only, so that what needs a write is refused (SQLITE_READONLY), never done."""
     bundle = request.bundle
     with ExitStack() as stack:
-        stack.enter_context(claim(bundle.device, bundle.inode))
         connection = _connection(bundle.real_path, options, request.busy_seconds)
         stack.callback(connection.close)
-        version = _read_schema(connection, bundle)
+        version = _read_schema(connection, bundle, hermes_only=request.hermes_only)
         request.cleanup.enter_context(stack.pop_all())
     return _Opened(connection, version, private=False)
 
@@ -351,7 +355,7 @@ def _copied(request: _Request) -> _Opened:
             raise unreadable(bundle.path, error) from None
         connection = _connection(copy, "mode=rw", request.busy_seconds)
         stack.callback(connection.close)
-        version = _read_schema(connection, bundle)
+        version = _read_schema(connection, bundle, hermes_only=request.hermes_only)
         request.cleanup.enter_context(stack.pop_all())
     return _Opened(connection, version, private=True)
 
@@ -382,16 +386,17 @@ def _copy_bundle(bundle: Bundle, folder: Path) -> Path:
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file does, None where there is none; waits until the last change is a tick ago."""
-    while True:
+    """Return what changes when a file does, None where there is none; first lets a change of just now settle."""
+    for settled in (False, True):
         try:
             status = file.stat()
         except FileNotFoundError:
             return None
-        age = time.time() - status.st_mtime_ns / 1e9
-        if not 0 <= age < _SETTLED:
-            return status.st_ino, status.st_size, status.st_mtime_ns
-        time.sleep(_SETTLED)
+        if not settled and 0 <= time.time() - status.st_mtime_ns / 1e9 < _SETTLED:
+            time.sleep(_SETTLED)
+            continue
+        break
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _connection(file: Path, options: str, busy_seconds: float) -> apsw.Connection:
@@ -413,49 +418,43 @@ def _connection(file: Path, options: str, busy_seconds: float) -> apsw.Connectio
 
 
 def _patience(seconds: float) -> Callable[[int], bool]:
-    """Return a busy handler that gives up after that long; in Python, so that Ctrl-C is heard meanwhile."""
-    until = 0.0
+    """Return a busy handler that gives up after about that long; in Python, so that Ctrl-C is heard meanwhile."""
 
     def wait(calls_before: int) -> bool:
-        nonlocal until
-        now = time.monotonic()
-        if calls_before == 0:
-            until = now + seconds
-        if now >= until:
+        if calls_before * _BUSY_PAUSE >= seconds:
             return False
-        time.sleep(min(0.01, until - now))
+        time.sleep(_BUSY_PAUSE)
         return True
 
     return wait
 
 
-def _read_schema(connection: apsw.Connection, bundle: Bundle) -> int | None:
+def _read_schema(connection: apsw.Connection, bundle: Bundle, *, hermes_only: bool) -> int | None:
     """Read the schema for the first time; return its version, None where it tells none.
 
-    Raises StoreProblem for a database that is not hermes's.
+    Raises StoreProblem for a database that is not hermes's, unless any will do.
     """
-    tables = {
-        str(name).lower(): str(name)
-        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-    }
-    ours = False
-    for table, core in _CORE.items():
-        if table in tables:
-            columns = connection.execute("SELECT lower(name) FROM pragma_table_info(?)", (tables[table],))
-            ours = ours or core <= {str(name) for (name,) in columns}
-    if not ours:
+    columns = {table: _columns(connection, table) for table in ("sessions", "messages", "schema_version")}
+    if hermes_only and not any(core <= columns[table] for table, core in _CORE.items()):
         raise StoreProblem(
             Condition.NOT_HERMES,
             f"{printable(bundle.path)} is a SQLite database, but not hermes's: it has neither sessions nor messages",
             "name a state.db, or the Hermes home that holds it",
         )
-    if "schema_version" not in tables:
-        return None
-    columns = connection.execute("SELECT lower(name) FROM pragma_table_info(?)", (tables["schema_version"],))
-    if "version" not in {str(name) for (name,) in columns}:
+    if "version" not in columns["schema_version"]:
         return None
     version = connection.execute("SELECT max(version) FROM schema_version WHERE typeof(version) = 'integer'").get
     return version if isinstance(version, int) else None
+
+
+def _columns(connection: apsw.Connection, table: str) -> set[str]:
+    """Return the names of a table's columns, as bytes of them that are no text cannot match any name of ours."""
+    rows = connection.execute(
+        "SELECT CAST(lower(c.name) AS BLOB) FROM sqlite_schema AS t, pragma_table_info(t.name) AS c"
+        " WHERE t.type = 'table' AND lower(t.name) = ?",
+        (table,),
+    )
+    return {bytes(name).decode("utf-8", "replace") for (name,) in rows}
 
 
 def _sidecars_changed(request: _Request) -> bool:
