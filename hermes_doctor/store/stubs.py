@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hermes_doctor.store.ages import age_from
 from hermes_doctor.store.cells import Cell, Key
-from hermes_doctor.store.clocks import DAY, trusted
+from hermes_doctor.store.clocks import DAY
 from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.shape import Shape, Table
 from hermes_doctor.store.view import StoreView
@@ -45,7 +46,7 @@ _BELONGINGS = (
 #: Ids bound in one statement.
 _KEYS_AT_ONCE = 500
 
-_COLUMNS = ("id", "source", "parent_session_id", "session_key", "started_at", "last_activity_at", "ended_at")
+_COLUMNS = ("id", "source", "parent_session_id", "started_at", "last_activity_at", "ended_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,6 @@ class Stub:
     id: Key
     source: Cell
     parent: Key
-    session_key: Cell
     ended: bool
     newest: float
 
@@ -63,8 +63,9 @@ class Stub:
 def stubs(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Stub]:
     """Give the sessions (of these ids, or of the whole store) that hold nothing and are idle for a day.
 
-    Idle: by the newer of start and last activity; a time that is absurd, or in the future (the end included), makes
-    no stub. ``--idle`` raises the day. A store without a table of messages has no stubs: nothing proves them empty.
+    Idle: by the newer of start and last activity; a time that is absurd, or in the future, makes no stub. When it
+    was ended does not count: nothing was going on in it. ``--idle`` raises the day. A store without a table of
+    messages has no stubs: nothing proves them empty.
     """
     for values in _empty_rows(view, keys):
         stub = _judge(values, view)
@@ -120,15 +121,12 @@ def _rows(view: StoreView, condition: str, keys: Sequence[Key] | None) -> Iterat
 
 
 def _judge(values: Values, view: StoreView) -> Stub | None:
-    session, source, parent, session_key, started_at, last_activity_at, ended_at = values
-    times = [trusted(cell) for cell in (started_at, last_activity_at) if cell is not None]
-    known = [time for time in times if time is not None]
-    if not known or len(known) < len(times):
+    session, source, parent, started_at, last_activity_at, ended_at = values
+    # It has no messages, so there are no message times to ask about.
+    newest = age_from((started_at, last_activity_at, None, 0, 0)).newest
+    if newest is None or view.now - newest < view.idle_limit(IDLE_SECONDS):
         return None
-    newest = max(known)
-    if view.now - newest < view.idle_limit(IDLE_SECONDS) or (trusted(ended_at) or 0.0) > view.now:
-        return None
-    return Stub(session, source, parent, session_key, ended_at is not None, newest)
+    return Stub(session, source, parent, ended_at is not None, newest)
 
 
 def _is_indexed(shape: Shape, table: str, column: str) -> bool:
