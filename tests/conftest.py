@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from filelock import FileLock
 from tests.oracle import wheels
 from tests.oracle.home import Home
 from tests.oracle.releases import RELEASES, Release
+from tests.oracle.templates import LivedIn
 
 NOT_RUN = "needs the released wheels of hermes-agent"
 
@@ -78,11 +79,21 @@ def home(oracle: None, tmp_path: Path) -> Home:
     return Home(tmp_path / "home")
 
 
+@pytest.fixture
+def make_home(oracle: None, tmp_path: Path) -> Callable[[str], Home]:
+    """Makes as many fresh homes as a test wants, by name."""
+    return lambda name: Home(tmp_path / name)
+
+
+@pytest.fixture
+def lived_in(oracle: None, shared_folder: Path, tmp_path: Path) -> LivedIn:
+    """Private copies of homes that were lived in: ``lived_in("0.19.0")``, ``lived_in(*CHAINS[0])``."""
+    return LivedIn(shared_folder / "lived-in", tmp_path)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says how many tests did not run for want of the real releases."""
-    skipped = [
-        report for report in terminalreporter.stats.get("skipped", ()) if NOT_RUN in str(report.longrepr)
-    ]
+    skipped = [report for report in terminalreporter.stats.get("skipped", ()) if NOT_RUN in str(report.longrepr)]
     if skipped:
         terminalreporter.write_line(
             f"NOT RUN: {len(skipped)} tests against real releases of hermes-agent (no wheels)",

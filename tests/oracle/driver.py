@@ -69,6 +69,7 @@ class Driver:
         self.home = home
         self.db: Any = None
         self.kept: dict[str, Any] = {}
+        self.closers: list[Callable[[], None]] = []
         self._travel: Any = None
         self._inside: Any = None
 
@@ -87,7 +88,9 @@ class Driver:
         return self.db
 
     def close(self) -> None:
-        """Closes the store as the release does."""
+        """Closes the store as the release does, and what inside.py opened besides."""
+        while self.closers:
+            self.closers.pop()()
         if self.db is not None:
             self.db.close()
             self.db = None

@@ -114,14 +114,10 @@ class Home:
 
     def conversation(self, release: Release | str, session: str, **kwargs: Any) -> list[dict[str, Any]]:
         """What the release replays to the model for that session."""
-        value: list[dict[str, Any]] = self.ask(
-            release, call("get_messages_as_conversation", session, **kwargs)
-        )
+        value: list[dict[str, Any]] = self.ask(release, call("get_messages_as_conversation", session, **kwargs))
         return value
 
-    def conversations(
-        self, release: Release | str, sessions: Iterable[str]
-    ) -> dict[str, list[dict[str, Any]]]:
+    def conversations(self, release: Release | str, sessions: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
         """The same for many sessions, in one subprocess."""
         names = list(sessions)
         values = self.run(release, [call("get_messages_as_conversation", name) for name in names])

@@ -74,9 +74,7 @@ def _fetch(release: Release) -> str | None:
         wheels = list(work.glob("*.whl"))
         if done.returncode or len(wheels) != 1:
             said = (done.stderr or done.stdout).strip().splitlines()
-            return (
-                f"pip download {release.distribution}=={release.wheel_version}: {said[-1] if said else '?'}"
-            )
+            return f"pip download {release.distribution}=={release.wheel_version}: {said[-1] if said else '?'}"
         target = unpacked(release)
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = work / "unpacked"

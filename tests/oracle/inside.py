@@ -1,0 +1,145 @@
+"""What takes more of a release than its SessionDB; runs in the subprocess, beside driver.py.
+
+Each function gets the driver and keyword arguments. The release's own code does the work: its gateway's
+session store, its API server's handlers, its delegation journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+
+def _gateway(driver: Any) -> Any:
+    """The release's gateway SessionStore on the home, made once; it opens the store a second time."""
+    store = getattr(driver, "gateway", None)
+    if store is None:
+        session = importlib.import_module("gateway.session")
+        config = importlib.import_module("gateway.config")
+        store = session.SessionStore(driver.home / "sessions", config.GatewayConfig())
+        driver.gateway = store
+        driver.closers.append(lambda: _close_gateway(driver))
+    return store
+
+
+def _close_gateway(driver: Any) -> None:
+    close = getattr(driver.gateway, "close", None)
+    if callable(close):
+        close()
+    elif getattr(driver.gateway, "_db", None) is not None:
+        driver.gateway._db.close()
+    driver.gateway = None
+
+
+def gateway_message(driver: Any, *, platform: str, chat_id: str, user_id: str, chat_type: str) -> Any:
+    """A message comes in from a messaging platform: the session that the gateway routes it to.
+
+    Value: ``{"session_id": ..., "session_key": ...}``; row and routing entry are as the release writes them.
+    """
+    session = importlib.import_module("gateway.session")
+    kind = importlib.import_module("gateway.config").Platform(platform)
+    source = session.SessionSource(
+        platform=kind, chat_id=chat_id, chat_name="a chat", chat_type=chat_type, user_id=user_id
+    )
+    entry = _gateway(driver).get_or_create_session(source)
+    return {"session_id": entry.session_id, "session_key": entry.session_key}
+
+
+def gateway_reset(driver: Any, *, session_key: str) -> Any:
+    """``/new`` in a chat: the old session ends as ``session_reset``, the key gets a new one."""
+    entry = _gateway(driver).reset_session(session_key)
+    return {"session_id": entry.session_id, "session_key": entry.session_key}
+
+
+def gateway_switch(driver: Any, *, session_key: str, session_id: str) -> Any:
+    """``/resume`` in a chat: the key is pointed at another session."""
+    entry = _gateway(driver).switch_session(session_key, session_id)
+    return {"session_id": entry.session_id, "session_key": entry.session_key}
+
+
+def gateway_touch(driver: Any, *, session_key: str) -> None:
+    """A turn of that chat is over: the gateway brings its routing entry up to date."""
+    _gateway(driver).update_session(session_key)
+
+
+def api_fork(driver: Any, *, source: str, fork: str) -> Any:
+    """POST /api/sessions/{source}/fork, through the release's own request handler (0.15 on).
+
+    Value: the HTTP status. The handler reads the source with get_messages and writes the fork with
+    replace_messages; up to 0.20.0 this wraps the JSON columns once more.
+    """
+    return _api(driver, "_handle_fork_session", {"session_id": source}, {"id": fork})
+
+
+def api_create(driver: Any, *, session_id: str) -> Any:
+    """POST /api/sessions, through the release's own request handler. Value: the HTTP status."""
+    return _api(driver, "_handle_create_session", {}, {"id": session_id, "model": "test-model"})
+
+
+def _api(driver: Any, handler: str, match: dict[str, str], body: dict[str, Any]) -> int:
+    server = importlib.import_module("gateway.platforms.api_server")
+    config = importlib.import_module("gateway.config")
+    web = importlib.import_module("aiohttp.test_utils")
+
+    async def request() -> int:
+        adapter = server.APIServerAdapter(config.PlatformConfig(enabled=True))
+        # The adapter's own override for a store that is open already; without it a second one is opened.
+        adapter._session_db = driver.opened()
+        made = web.make_mocked_request("POST", "/api/sessions", match_info=match)
+        made._read_bytes = json.dumps(body).encode()
+        response = await getattr(adapter, handler)(made)
+        if response.status >= 400:
+            raise RuntimeError(f"{handler}: {response.status} {response.text}")
+        return int(response.status)
+
+    return asyncio.run(request())
+
+
+def running_delegation(
+    driver: Any, *, delegation_id: str, parent: str, session_key: str, owner_pid: int, dispatched_at: float
+) -> Any:
+    """A background delegation that is under way, written by the release's own journal (0.19 on).
+
+    ``owner_pid`` must be alive: this subprocess is gone in a moment, and with it the delegation would be lost.
+    Value: the row as the release reads it.
+    """
+    module = importlib.import_module("tools.async_delegation")
+    record = {
+        "delegation_id": delegation_id,
+        "goal": "look something up",
+        "context": None,
+        "toolsets": None,
+        "role": "worker",
+        "model": None,
+        "session_key": session_key,
+        "origin_ui_session_id": "",
+        "origin_session_id": parent,
+        "parent_session_id": parent,
+        "status": "running",
+        "dispatched_at": dispatched_at,
+        "completed_at": None,
+    }
+    own_pid: Callable[[], int] = os.getpid
+    os.getpid = lambda: owner_pid
+    try:
+        module._persist_dispatch(record)
+    finally:
+        os.getpid = own_pid
+    return module.get_durable_delegation(delegation_id)
+
+
+def signature(driver: Any, *, method: str) -> str | None:
+    """The signature of ``SessionDB.<method>`` in this release; None where it has none."""
+    found = getattr(type(driver.opened()), method, None)
+    return None if found is None else str(inspect.signature(found))
+
+
+def resolve(driver: Any, *, host: str) -> str:
+    """Looks a host name up; there is no network, so it must fail."""
+    return socket.gethostbyname(host)
