@@ -14,35 +14,34 @@ _IN_MEMORY = 4 << 20
 
 
 class Findings:
-    """Findings in the order in which they were added; may be gone through any number of times."""
+    """Findings in the order in which they were added; may be gone through any number of times, also at once."""
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:
         # Closed by close(); the pile outlives any one block.
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
         self._count = 0
+        self._end = 0
         for finding in findings:
             self.add(finding)
 
     def add(self, finding: Finding) -> None:
-        """Put one finding on the pile."""
+        """Put one finding on the pile; one that is being gone through does not see it any more."""
+        self._file.seek(self._end)
         pickle.dump(finding, self._file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._end = self._file.tell()
         self._count += 1
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Finding]:
-        end = self._file.tell()
-        self._file.seek(0)
-        place = 0
-        try:
-            while place < end:
-                finding: Finding = pickle.load(self._file)
-                place = self._file.tell()
-                yield finding
-                self._file.seek(place)
-        finally:
-            self._file.seek(end)
+        place, end = 0, self._end
+        while place < end:
+            # Whoever takes the findings may add some meanwhile, or go through them a second time.
+            self._file.seek(place)
+            finding: Finding = pickle.load(self._file)
+            place = self._file.tell()
+            yield finding
 
     def close(self) -> None:
         """Let the temporary file go."""
