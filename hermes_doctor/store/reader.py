@@ -2,7 +2,7 @@
 
 Three paces. FREE: nobody can be waiting (a lease proves it, or this is a private copy): one read transaction.
 SNAPSHOT: WAL mode, where a reader blocks nobody but keeps the log from being reset: one snapshot, renewed after
-30 s. SLICED: rollback mode, where a reader blocks the writer's commit (a 70 s read made 0.22.2 lose a turn): every
+25 s. SLICED: rollback mode, where a reader blocks the writer's commit (a 70 s read made 0.22.2 lose a turn): every
 statement is a short one, followed by a pause as long, and tables are walked by key.
 """
 
@@ -19,8 +19,8 @@ import apsw
 from hermes_doctor.store.cells import BadText, Cell, Key, quote
 from hermes_doctor.store.shape import Table
 
-#: Longest that one snapshot is kept, in seconds.
-SNAPSHOT_SECONDS = 30.0
+#: Age at which a snapshot is renewed, in seconds: what is under way then ends first, and none may reach 30.
+SNAPSHOT_SECONDS = 25.0
 #: Longest that one slice may hold the shared lock, in seconds.
 SLICE_SECONDS = 0.25
 
@@ -58,6 +58,7 @@ class Reader:
     _version: int | None = field(default=None, init=False)
     _snapshot_since: float | None = field(default=None, init=False)
     _pinned: int = field(default=0, init=False)
+    _open: int = field(default=0, init=False)
 
     def rows(self, sql: str, values: Sequence[Cell] = ()) -> Iterator[Values]:
         """Run one statement and give its rows; text that is no text comes as BadText.
@@ -67,10 +68,15 @@ class Reader:
         """
         self._renew()
         if self.pace is not Pace.SLICED:
-            yield from self._decoded(sql, values)
+            self._open += 1
+            try:
+                yield from self._decoded(sql, values)
+            finally:
+                self._open -= 1
             return
         started = time.monotonic()
-        fetched = list(self._decoded(sql, values))
+        with self.pinned():
+            fetched = list(self._decoded(sql, values))
         self._rest(time.monotonic() - started)
         yield from fetched
 
@@ -98,15 +104,16 @@ class Reader:
             yield from self.rows(f"SELECT {listed} FROM {quote(table.name)} WHERE ({where})")
             return
         source = quote(table.name)
-        ranged = f"SELECT {listed} FROM {source} WHERE {rowid} > ?1 AND {rowid} <= ?2 AND ({where})"
+        # Both ends inclusive: the smallest rowid has none below it that could be bound.
+        ranged = f"SELECT {listed} FROM {source} WHERE {rowid} >= ?1 AND {rowid} <= ?2 AND ({where})"
         following = f"SELECT min({rowid}) FROM {source} WHERE {rowid} > ?1"
         last = self.value(f"SELECT max({rowid}) FROM {source}")
         first = self.value(f"SELECT min({rowid}) FROM {source}")
         if not isinstance(first, int) or not isinstance(last, int):
             return
-        low, width = first - 1, _FIRST_WIDTH
-        while low < last:
-            high = min(low + width, last)
+        low, width = first, _FIRST_WIDTH
+        while low <= last:
+            high = min(low + width - 1, last)
             started = time.monotonic()
             yielded = 0
             for values in self.rows(ranged, (low, high)):
@@ -115,14 +122,14 @@ class Reader:
             took = time.monotonic() - started
             if self.on_range is not None:
                 self.on_range(high)
-            low = high
+            low = high + 1
             width = _next_width(width, took, _RANGE_TARGET[self.pace])
-            if not yielded and low < last:
+            if not yielded and low <= last:
                 # Ids can be sparse: never count through a gap.
-                next_id = self.value(following, (low,))
+                next_id = self.value(following, (high,))
                 if not isinstance(next_id, int):
                     return
-                low = next_id - 1
+                low = next_id
 
     def count(self, table: Table | None) -> int | None:
         """Return how many rows a table has, None where there is no table."""
@@ -148,38 +155,44 @@ class Reader:
                 self.connection.execute("COMMIT")
 
     def finish(self) -> None:
-        """End the read transaction, if one is open, and note whether the store moved since the last look."""
-        self._snapshot_since = None
-        if self.connection.in_transaction:
+        """End the snapshot, if there is one, and note whether the store moved since the last look."""
+        if self._snapshot_since is not None and self.connection.in_transaction:
             self.connection.execute("COMMIT")
+        self._snapshot_since = None
         if self.pace is not Pace.FREE:
             self._look()
 
     def _decoded(self, sql: str, values: Sequence[Cell]) -> Iterator[Values]:
         given = 0
+        cursor = self.connection.execute(sql, tuple(values))
         try:
-            for row in self.connection.execute(sql, tuple(values)):
+            for row in cursor:
                 yield row
                 given += 1
         except UnicodeDecodeError:
-            guarded = _guarded(sql, len(self.connection.execute(sql, tuple(values)).get_description()))
-            for position, row in enumerate(self.connection.execute(guarded, tuple(values))):
+            # The width from the row that failed: asked anew, there might be no row any more.
+            width = len(cursor.get_description())
+            cursor.close(True)
+            for position, row in enumerate(self.connection.execute(_guarded(sql, width), tuple(values))):
                 if position >= given:
                     yield tuple(_decode(row[i], row[i + 1], self.encoding) for i in range(0, len(row), 2))
 
     def _renew(self) -> None:
         """Begin, keep or renew the snapshot, as the pace asks."""
-        if self._pinned:
+        # While a statement's rows are still being given, its snapshot cannot be let go: the next one renews it.
+        if self._pinned or self._open:
             return
         if self.pace is Pace.SLICED:
             self._look()
             return
         now = time.monotonic()
-        if self._snapshot_since is not None and (
-            self.pace is Pace.FREE or now - self._snapshot_since < SNAPSHOT_SECONDS
-        ):
+        if self._snapshot_since is None:
+            if self.connection.in_transaction:
+                # A transaction of the caller's, which is not ours to end.
+                return
+        elif self.pace is Pace.FREE or now - self._snapshot_since < SNAPSHOT_SECONDS:
             return
-        if self.connection.in_transaction:
+        elif self.connection.in_transaction:
             self.connection.execute("COMMIT")
         self.connection.execute("BEGIN")
         self._snapshot_since = now
@@ -199,10 +212,16 @@ class Reader:
 def in_keys(column: str, keys: Sequence[Key]) -> tuple[str, tuple[Cell, ...]]:
     """Return an SQL condition, and its values, that a column is one of the keys. Keep it under 900 keys.
 
-    Text that is no text is compared as text all the same.
+    Text that is no text is compared as text all the same; NULL is found by no condition of this kind. Raises
+    TypeError for a composite key: it is no value of one column.
     """
-    marks = ", ".join("CAST(? AS TEXT)" if isinstance(key, BadText) else "?" for key in keys)
-    return f"{column} IN ({marks})", tuple(key for key in keys if not isinstance(key, tuple))
+    values: list[Cell] = []
+    for key in keys:
+        if isinstance(key, tuple):
+            raise TypeError(f"{column} is one column, and a composite key has several")
+        values.append(key)
+    marks = ", ".join("CAST(? AS TEXT)" if isinstance(value, BadText) else "?" for value in values)
+    return f"{column} IN ({marks})", tuple(values)
 
 
 def _next_width(width: int, took: float, target: float) -> int:
