@@ -1,15 +1,15 @@
 """Times as the store holds them, and which of them are evidence.
 
-Upstream takes no cell outside 1970 to 2103 for a time; nor do we. A row's age is known only from a cell that can
-be trusted, and a time in the future means that the row is not idle.
+Upstream takes no cell outside 1970 to 2103 for a time (0.21.5); nor do we, and 0 is no time either. A row's age is
+known only from a cell that can be trusted, and a time in the future means that the row is not idle.
 """
 
 from __future__ import annotations
 
 from hermes_doctor.store.cells import Cell
 
-#: Seconds since the epoch at which 2103 begins: times from here on are absurd (recency guard, 0.21.5).
-LATEST = 4_197_052_800.0
+#: Seconds since the epoch, early in 2103: times from here on are absurd (0.21.5 and 0.22.2 end there).
+LATEST = 4_200_000_000.0
 
 MINUTE = 60.0
 HOUR = 3600.0
