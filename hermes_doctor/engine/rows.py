@@ -79,6 +79,15 @@ def run_pass(laid_over: Pass, view: StoreView, failed: Callable[[Check, Exceptio
         yield from _judge(laid_over, values, view, failed)
 
 
+def find(checks: Sequence[Check], view: StoreView) -> Iterator[Finding]:
+    """Give what the checks find in the whole store, row rules first; raises what a rule raises."""
+    for laid_over in row_passes(checks, view):
+        yield from run_pass(laid_over, view, _reraise)
+    for check in checks:
+        if not isinstance(check.rule, RowRule) and view.shape.has(check.rule.table):
+            yield from check.rule.find(view, None)
+
+
 def ask(check: Check, keys: Sequence[Key], view: StoreView) -> Iterator[Finding]:
     """Ask a check about single rows, by its own rule: what it finds wrong with just these."""
     rule = check.rule

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, RelationRule, RowRule, Severity
 from hermes_doctor.engine.rows import ask, row_passes, run_pass
-from hermes_doctor.host.bundle import Condition, StoreProblem
+from hermes_doctor.host.bundle import Bundle, Condition, StoreProblem
 from hermes_doctor.host.holders import Holder
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.settings import NO_SETTINGS, read_settings
@@ -63,9 +63,12 @@ class StoreScan:
     """What a scan of one store came to."""
 
     ref: StoreRef
+    bundle: Bundle | None = None
     condition: Condition = Condition.READABLE
     reason: str | None = None
     next_step: str | None = None
+    now: float = 0.0
+    newest_time: float | None = None
     schema_version: int | None = None
     journal_mode: str | None = None
     bytes: int | None = None
@@ -144,6 +147,7 @@ def scan_store(
 
 def _describe(scan: StoreScan, store: OpenStore) -> None:
     scan.condition = store.condition
+    scan.bundle = store.bundle
     scan.journal_mode = store.bundle.journal_mode
     scan.bytes = store.bundle.size
     scan.held, scan.holders = store.holding.state, store.holding.holders
@@ -160,6 +164,7 @@ def _examine(
     """Fill the scan from the open store; what an earlier try found is dropped."""
     import apsw
 
+    from hermes_doctor.store.ages import newest_time
     from hermes_doctor.store.opening import damage_of
     from hermes_doctor.store.reader import Reader
     from hermes_doctor.store.shape import read_shape
@@ -182,6 +187,7 @@ def _examine(
             idle_floor=options.idle_floor,
             settings=read_settings(scan.ref.home) if scan.ref.home else NO_SETTINGS,
         )
+        scan.now, scan.newest_time = view.now, newest_time(view)
         scan.schema_version = shape.schema_version
         scan.sessions = reader.count(shape.tables.get("sessions"))
         scan.messages = reader.count(shape.tables.get("messages"))

@@ -31,6 +31,7 @@ class Column:
     type: str
     not_null: bool
     key_place: int
+    generated: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,9 @@ def read_shape(connection: apsw.Connection) -> Shape:
 
 def _read_table(connection: apsw.Connection, name: str) -> Table:
     columns = {
-        column.lower(): Column(column, declared or "", bool(not_null), key_place)
-        for column, declared, not_null, key_place in connection.execute(
-            'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1', (name,)
+        column.lower(): Column(column, declared or "", bool(not_null), key_place, hidden in (2, 3))
+        for column, declared, not_null, key_place, hidden in connection.execute(
+            'SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?) WHERE hidden <> 1', (name,)
         )
     }
     without_rowid = connection.execute("SELECT wr FROM pragma_table_list(?)", (name,)).fetchone()

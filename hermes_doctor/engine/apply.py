@@ -1,0 +1,212 @@
+"""`doctor fix --apply`: gates, locks, backup, phases of small journaled transactions, and a last look."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import apsw
+
+from hermes_doctor.engine.backup import BackupError, make_backup, will_back_up
+from hermes_doctor.engine.findings import Findings
+from hermes_doctor.engine.gates import BackupMode, refusal
+from hermes_doctor.engine.journal import FOLDER, Journal
+from hermes_doctor.engine.model import Check, ExitCode, Finding
+from hermes_doctor.engine.pacing import Pacing
+from hermes_doctor.engine.plan import Chosen, StoreFix, plan_store, planned
+from hermes_doctor.engine.rows import find
+from hermes_doctor.engine.scan import Progress, ScanOptions, scan_store
+from hermes_doctor.engine.settle import settle_pending
+from hermes_doctor.engine.steps import Step, reach
+from hermes_doctor.engine.stopping import Stop
+from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSED, Change, UncoveredError, mend_rows
+from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
+from hermes_doctor.host.homes import StoreRef
+from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
+from hermes_doctor.host.room import free_bytes
+
+#: A run comes to rest in at most this many rounds over the phases: one phase's cure can show the next one's fault.
+_ROUNDS = 3
+#: Seconds between two looks whether somebody else has opened the store meanwhile.
+_LOOK_EVERY = 1.0
+
+
+def apply_store(
+    ref: StoreRef,
+    chosen: Chosen,
+    options: ScanOptions,
+    *,
+    backup: BackupMode,
+    stop: Stop,
+    progress: Progress | None = None,
+) -> StoreFix:
+    """Mend what is chosen, in journaled transactions, and look again.
+
+    Never raises for what stands in the way: the outcome, the exit code and the reason say it.
+    """
+    fix = plan_store(ref, chosen, options, backup=backup, progress=progress)
+    fix.applied = True
+    if fix.outcome != "planned":
+        return fix
+    stands = refusal(fix.scan, planned(fix.scan, chosen), backup=backup)
+    if stands is not None:
+        fix.refuse(stands.code, stands.reason)
+        return fix
+    folder = ref.path.parent / FOLDER
+    try:
+        with ExitStack() as locks:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            locks.enter_context(doctor_lock(folder))
+            locks.enter_context(upstream_maintenance_lock(ref.path))
+            reach(Step.LOCKED)
+            with Journal(folder) as journal:
+                _Run(fix, journal, chosen, options, stop, progress).work(folder, backup)
+    except LockTakenError as taken:
+        fix.refuse(ExitCode.BUSY, f"{taken.holder} is at work on this store: wait until it is done, then try again")
+    except BackupError as error:
+        fix.refuse(ExitCode.REFUSED, f"no backup could be made ({error}): nothing was changed")
+    except (OSError, sqlite3.Error) as error:
+        fix.fail(f"the doctor's records cannot be written ({error}): what was committed stands and can be undone")
+    except (apsw.Error, UncoveredError) as error:
+        fix.fail(f"SQLite stopped the work ({error}): what was committed stands and can be undone")
+    return fix
+
+
+class _Run:
+    """One run over one store, under its locks."""
+
+    def __init__(
+        self,
+        fix: StoreFix,
+        journal: Journal,
+        chosen: Chosen,
+        options: ScanOptions,
+        stop: Stop,
+        progress: Progress | None,
+    ) -> None:
+        self.fix = fix
+        self.journal = journal
+        self.chosen = chosen
+        self.options = options
+        self.stop = stop
+        self.progress = progress
+        self.pacing = Pacing()
+        self.looked_at = time.monotonic()
+        #: What became of each finding, by check and key: a later round's word replaces an earlier one's.
+        self.became: dict[tuple[str, object], Change] = {(c.check, c.key): c for c in fix.changes}
+
+    def work(self, folder: Path, backup: BackupMode) -> None:
+        """Settle what an earlier stop left, back up, mend, and look again."""
+        path = self.fix.ref.path
+        if will_back_up(path.stat().st_size, free_bytes(folder), backup):
+            self.fix.backup = make_backup(path, folder)
+            reach(Step.BACKED_UP)
+        self.fix.journal = self.journal.path
+        try:
+            with open_writer(self.fix.scan, self.journal, self.options) as writer:
+                settle_pending(writer)
+                writer.run = self.journal.start_run(
+                    path, writer.identity(), self.fix.scan.schema_version, self.fix.backup
+                )
+                self.fix.run = writer.run
+                self._rounds(writer)
+        except apsw.BusyError:
+            self.stop.ask("somebody else holds the store's write lock")
+        finally:
+            self._conclude()
+
+    def _rounds(self, writer: Writer) -> None:
+        """Go through the phases until nothing more comes of it."""
+        for _round in range(_ROUNDS):
+            mended = sum(self._phase(writer, checks) for checks in self.chosen.in_phases())
+            if not mended or self.stop:
+                return
+
+    def _phase(self, writer: Writer, checks: Sequence[Check]) -> int:
+        """Scan anew for these checks and mend what is chosen of it; return how many rows were mended."""
+        if self.stop:
+            return 0
+        mended = 0
+        with Findings() as found:
+            with writer.view.reader.pinned():
+                writer.view.forget()
+                for finding in find(checks, writer.view):
+                    if self.chosen.mends(finding) and not self._given_up(finding):
+                        found.add(finding)
+            by_name = {check.name: check for check in checks}
+            waiting: list[Finding] = []
+            for finding in found:
+                if waiting and (waiting[0].check != finding.check or len(waiting) >= self.pacing.next_size()):
+                    mended += self._mend(writer, by_name[waiting[0].check], waiting)
+                    waiting = []
+                if self.stop:
+                    return mended
+                waiting.append(finding)
+            if waiting:
+                mended += self._mend(writer, by_name[waiting[0].check], waiting)
+        return mended
+
+    def _given_up(self, finding: Finding) -> bool:
+        """Whether this run has tried the row already, or was told not to."""
+        change = self.became.get((finding.check, finding.key))
+        return change is not None and change.state in (REFUSED, FAILED)
+
+    def _mend(self, writer: Writer, check: Check, findings: Sequence[Finding]) -> int:
+        """Mend a few rows in one transaction; where that cannot be recorded whole, each in one of its own."""
+        self._watch_for_others(writer)
+        if self.stop:
+            return 0
+        fix = self.chosen.fixes[check.name]
+        try:
+            changes, held = mend_rows(writer, check, fix, findings, unsafe=self.chosen.unsafe)
+        except UncoveredError as error:
+            if len(findings) > 1:
+                return sum(self._mend(writer, check, [finding]) for finding in findings)
+            only = findings[0]
+            changes, held = [Change(only.check, only.table, only.key, only.action, REFUSED, str(error))], 0.0
+        self.pacing.note(len(findings), held)
+        self.fix.transactions += 1
+        for change in changes:
+            self.became[change.check, change.key] = change
+        self.pacing.rest()
+        return sum(change.state == DONE for change in changes)
+
+    def _watch_for_others(self, writer: Writer) -> None:
+        """Stop when hermes has opened the store meanwhile: what was decided while nobody had it may no longer hold."""
+        now = time.monotonic()
+        if now - self.looked_at < _LOOK_EVERY:
+            return
+        self.looked_at = now
+        others = writer.others()
+        if others:
+            names = ", ".join(f"{holder.name} (pid {holder.pid})" for holder in others)
+            self.stop.ask(f"{names} opened the store meanwhile")
+
+    def _conclude(self) -> None:
+        """Note how the run ended, leave the store tidy, and look at what is left."""
+        fix = self.fix
+        fix.changes = list(self.became.values())
+        fix.holds = self.pacing.summary()
+        if fix.scan.bundle is not None:
+            checkpoint_if_alone(fix.scan.bundle)
+        after = scan_store(fix.ref, self.chosen.checks, replace(self.options), self.progress)
+        fix.left = sum(self.chosen.mends(finding) and not self._given_up(finding) for finding in after.findings)
+        after.findings.close()
+        # A row that the plan named and no transaction came to: it stopped showing the fault by itself.
+        if not self.stop:
+            fix.changes = [
+                replace(change, state=GONE, reason="no longer shows the fault") if change.state == PLANNED else change
+                for change in fix.changes
+            ]
+        if self.stop:
+            fix.outcome, fix.exit_code, fix.reason = "stopped", ExitCode.STOPPED, self.stop.reason
+        elif fix.left or fix.count(FAILED):
+            fix.outcome, fix.exit_code = "partly-fixed", ExitCode.FINDINGS
+        else:
+            fix.outcome, fix.exit_code = "fixed", ExitCode.CLEAN
+        if fix.run is not None:
+            self.journal.finish_run(fix.run, fix.outcome)

@@ -1,0 +1,92 @@
+"""What a cure is: a fix of one check's findings, the phase it belongs to, and what its statements may do."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import apsw
+
+from hermes_doctor.engine.model import Finding
+from hermes_doctor.store.cells import BadText, Cell, Key, quote
+from hermes_doctor.store.view import StoreView
+
+
+class Phase(enum.IntEnum):
+    """When a fix runs: what restores comes first, what takes comes last, each on what the ones before it left."""
+
+    RESTORE = 1
+    HIDE = 2
+    LOCKS = 3
+    LINEAGE = 4
+    COUNT = 5
+    END = 6
+    TAKE = 7
+
+
+class RowMovedError(Exception):
+    """A statement did not find the row as its WHERE expects it: somebody changed it, so it is left as it is."""
+
+
+class FixRefusedError(Exception):
+    """A fix that will not mend this row, and why: one plain sentence."""
+
+
+@dataclass
+class Mending:
+    """One row's repair inside the engine's transaction: the view to look through, and the statements' way in.
+
+    The engine has just found the row faulty again in this transaction; it records what is changed, and takes all
+    of it back when a statement raises.
+    """
+
+    view: StoreView
+    connection: apsw.Connection
+
+    def run(self, sql: str, values: Mapping[str, Cell], *, rows: int = 1) -> None:
+        """Run one UPDATE, INSERT or DELETE that must change exactly ``rows`` rows of its table.
+
+        Raises RowMovedError where it changes another number: its WHERE names what it expects to find.
+        """
+        self.connection.execute(sql, dict(values))
+        changed = self.connection.changes()
+        if changed != rows:
+            raise RowMovedError(f"expected to change {rows} row(s), found {changed}")
+
+    def set(self, table: str, key: Key, *, to: Mapping[str, Cell], expects: Mapping[str, Cell]) -> None:
+        """Set columns of the row with that (single-column) primary key, if the expected columns still hold it.
+
+        Raises RowMovedError where the row is gone or holds something else.
+        """
+        columns = self.view.shape.tables[table.lower()]
+        values: list[Cell] = []
+
+        def bound(value: Cell) -> str:
+            values.append(value)
+            return "CAST(? AS TEXT)" if isinstance(value, BadText) else "?"
+
+        assigned = ", ".join(f"{quote(name)} = {bound(value)}" for name, value in to.items())
+        expected = {columns.primary_key[0]: key, **expects}
+        found = " AND ".join(
+            f"{quote(name)} IS {bound(value)}" for name, value in expected.items() if not isinstance(value, tuple)
+        )
+        self.connection.execute(f"UPDATE {quote(columns.name)} SET {assigned} WHERE {found}", tuple(values))
+        if self.connection.changes() != 1:
+            raise RowMovedError(f"{table} {key!r} is not what it was")
+
+
+@dataclass(frozen=True)
+class Fix:
+    """The cure of one check's findings.
+
+    ``mend`` gets the finding as found anew in the transaction and changes just that row and what hangs on it.
+    ``uses_clock``: it stamps the present time or judges by age, so it is refused where the clock is off.
+    ``page``: the module's docstring, shown beside the check's own page.
+    """
+
+    check: str
+    phase: Phase
+    uses_clock: bool
+    page: str
+    mend: Callable[[Mending, Finding], None]

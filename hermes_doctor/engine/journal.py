@@ -1,0 +1,297 @@
+"""The doctor's own records of one store: what every run changed, written before the store is.
+
+They live in ``<the store's folder>/doctor/doctor.db`` (folder 0700, file 0600), which only ``--apply`` makes. A
+changeset is committed here as ``pending`` before the store's transaction is, and settled afterwards: so whatever
+stops the doctor, the journal knows at least as much as the store holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, cast
+from urllib.parse import quote as percent_encoded
+
+from sqlite_utils import Database
+from sqlite_utils.db import Table
+
+from hermes_doctor.engine.changes import ColumnOrder
+
+FOLDER = "doctor"
+FILE = "doctor.db"
+
+#: The states of a changeset. Unknown: a stop left rows that are neither as before nor as after.
+PENDING, APPLIED, NOT_APPLIED, UNKNOWN, UNDONE = "pending", "applied", "not-applied", "unknown", "undone"
+
+_LAYOUT = 1
+
+#: A reference from one row to another: table, column, and the value as JSON.
+Reference = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a fix over one store. Times are seconds since the epoch."""
+
+    run: str
+    at: float
+    path: str
+    identity: Mapping[str, Any]
+    schema_version: int | None
+    finished_at: float | None
+    outcome: str | None
+    backup: str | None
+    undone_at: float | None
+    forgotten_at: float | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One transaction's changeset, or None where it has been forgotten.
+
+    ``columns``: the tables' columns in the changeset's order. ``dangling``: the references, as (table, column,
+    value as JSON), that pointed at no row before the transaction took them away.
+    """
+
+    number: int
+    run: str
+    check: str
+    state: str
+    changeset: bytes | None
+    columns: ColumnOrder
+    dangling: frozenset[Reference]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a run did with one row, kept when the changesets are forgotten."""
+
+    check: str
+    table: str
+    key: object
+    action: str | None
+    state: str
+    reason: str | None
+
+
+class Journal:
+    """An open journal. Every call is a transaction of its own that is on the disk when it returns."""
+
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        """Open or make the journal in that ``doctor`` folder; raises OSError or sqlite3.Error where it cannot."""
+        self.path = folder / FILE
+        if read_only:
+            address = f"file:{percent_encoded(str(self.path))}?mode=ro"
+            self._database = Database(sqlite3.connect(address, uri=True, isolation_level=None))
+            return
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._database = Database(sqlite3.connect(self.path, isolation_level=None))
+        self._database.execute("PRAGMA journal_mode = DELETE")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._make_tables()
+
+    @classmethod
+    def beside(cls, store: Path, *, read_only: bool = True) -> Self | None:
+        """Open the journal of a store, or return None where no run has made one."""
+        folder = store.parent / FOLDER
+        return cls(folder, read_only=read_only) if (folder / FILE).exists() else None
+
+    def start_run(self, path: Path, identity: Mapping[str, Any], schema_version: int | None, backup: Path | None) -> str:
+        """Note that a run begins and return its name, which sorts by time."""
+        at = time.time()
+        run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}-{secrets.token_hex(2)}"
+        with self._transaction():
+            self._table("runs").insert(
+                {
+                    "run": run,
+                    "at": at,
+                    "path": str(path),
+                    "identity": json.dumps(identity),
+                    "schema_version": schema_version,
+                    "finished_at": None,
+                    "outcome": None,
+                    "backup": None if backup is None else str(backup),
+                    "undone_at": None,
+                    "forgotten_at": None,
+                }
+            )
+        return run
+
+    def finish_run(self, run: str, outcome: str) -> None:
+        """Note how a run ended."""
+        with self._transaction():
+            self._table("runs").update(run, {"finished_at": time.time(), "outcome": outcome})
+
+    def write_pending(
+        self,
+        run: str,
+        check: str,
+        changeset: bytes,
+        columns: ColumnOrder,
+        dangling: Iterable[Reference],
+        receipts: Sequence[Receipt],
+    ) -> int:
+        """Put a changeset and its receipts on the disk, before the store's own commit; return its number."""
+        with self._transaction():
+            self._table("changesets").insert(
+                {
+                    "run": run,
+                    "check": check,
+                    "state": PENDING,
+                    "changeset": changeset,
+                    "columns": json.dumps(columns),
+                    "dangling": json.dumps(sorted(dangling)),
+                }
+            )
+            number = int(self._database.execute("SELECT max(number) FROM changesets").fetchone()[0])
+            self._table("receipts").insert_all(
+                {
+                    "run": run,
+                    "number": number,
+                    "check": receipt.check,
+                    "table": receipt.table,
+                    "key": json.dumps(receipt.key),
+                    "action": receipt.action,
+                    "state": receipt.state,
+                    "reason": receipt.reason,
+                }
+                for receipt in receipts
+            )
+        return number
+
+    def settle(self, number: int, state: str) -> None:
+        """Say what became of a changeset."""
+        with self._transaction():
+            self._table("changesets").update(number, {"state": state})
+
+    def runs(self) -> list[Run]:
+        """All runs, newest first."""
+        rows = self._database.query("SELECT * FROM runs ORDER BY at DESC, run DESC")
+        return [Run(**{**row, "identity": json.loads(row["identity"])}) for row in rows]
+
+    def run(self, name: str) -> Run | None:
+        """The run of that name."""
+        return next((run for run in self.runs() if run.run == name), None)
+
+    def entries(
+        self, run: str | None = None, *, states: Sequence[str] = (), newest_first: bool = True
+    ) -> Iterator[Entry]:
+        """The changesets of a run (of all runs: None) in one of the states, one at a time."""
+        marks = ", ".join("?" for _ in states)
+        where = ["1"] + (["run = ?"] if run is not None else []) + ([f"state IN ({marks})"] if states else [])
+        values = ([run] if run is not None else []) + list(states)
+        order = "DESC" if newest_first else "ASC"
+        numbers = self._database.execute(
+            f"SELECT number FROM changesets WHERE {' AND '.join(where)} ORDER BY number {order}", values
+        ).fetchall()
+        for (number,) in numbers:
+            row = next(self._database.query("SELECT * FROM changesets WHERE number = ?", [number]))
+            yield Entry(
+                row["number"],
+                row["run"],
+                row["check"],
+                row["state"],
+                row["changeset"],
+                json.loads(row["columns"]),
+                frozenset((table, column, value) for table, column, value in json.loads(row["dangling"])),
+            )
+
+    def receipts(self, run: str) -> Iterator[Receipt]:
+        """What a run did, row by row, in order; rows of changesets that never came to be are left out."""
+        for row in self._database.query(
+            "SELECT receipts.* FROM receipts JOIN changesets USING (number)"
+            " WHERE receipts.run = ? AND changesets.state <> 'not-applied' ORDER BY receipts.rowid",
+            [run],
+        ):
+            yield Receipt(
+                row["check"], row["table"], json.loads(row["key"]), row["action"], row["state"], row["reason"]
+            )
+
+    def mark_undone(self, run: str) -> None:
+        """Note that a run has been taken back."""
+        with self._transaction():
+            self._table("runs").update(run, {"undone_at": time.time()})
+
+    def forget(self, run: str) -> None:
+        """Drop a run's changesets, bytes and all; its receipts stay. It can no longer be undone."""
+        self._database.execute("PRAGMA secure_delete = ON")
+        with self._transaction():
+            self._database.execute("UPDATE changesets SET changeset = NULL WHERE run = ?", [run])
+            self._table("runs").update(run, {"forgotten_at": time.time()})
+        self._database.execute("VACUUM")
+
+    def changeset_bytes(self) -> int:
+        """How many bytes of changesets the journal holds."""
+        return int(self._database.execute("SELECT coalesce(sum(length(changeset)), 0) FROM changesets").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def _table(self, name: str) -> Table:
+        return cast(Table, self._database[name])
+
+    def _transaction(self) -> Any:
+        return self._database.atomic()
+
+    def _make_tables(self) -> None:
+        with self._transaction():
+            self._table("layout").create({"version": int}, if_not_exists=True)
+            if not self._table("layout").count:
+                self._table("layout").insert({"version": _LAYOUT})
+            self._table("runs").create(
+                {
+                    "run": str,
+                    "at": float,
+                    "path": str,
+                    "identity": str,
+                    "schema_version": int,
+                    "finished_at": float,
+                    "outcome": str,
+                    "backup": str,
+                    "undone_at": float,
+                    "forgotten_at": float,
+                },
+                pk="run",
+                if_not_exists=True,
+            )
+            self._table("changesets").create(
+                {
+                    "number": int,
+                    "run": str,
+                    "check": str,
+                    "state": str,
+                    "changeset": bytes,
+                    "columns": str,
+                    "dangling": str,
+                },
+                pk="number",
+                foreign_keys=[("run", "runs")],
+                if_not_exists=True,
+            )
+            self._table("receipts").create(
+                {
+                    "run": str,
+                    "number": int,
+                    "check": str,
+                    "table": str,
+                    "key": str,
+                    "action": str,
+                    "state": str,
+                    "reason": str,
+                },
+                if_not_exists=True,
+            )
+            self._table("receipts").create_index(["run"], if_not_exists=True)

@@ -1,0 +1,72 @@
+"""References between rows (foreign keys), and which of them point at no row.
+
+A repair may take a dangling reference away, and its being taken back must be able to restore it; but it must never
+make a reference dangle that did not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import apsw
+
+from hermes_doctor.engine.changes import Op, RowChange
+from hermes_doctor.engine.journal import Reference
+from hermes_doctor.store.cells import Cell, json_key, quote
+
+
+def dangling_before(connection: apsw.Connection, changes: Sequence[RowChange]) -> set[Reference]:
+    """Return the references of the changed rows that pointed at no row before the changes were made.
+
+    Called when they have been made, in the same transaction: a row that is there now, or that they deleted, was there.
+    """
+    deleted = {
+        (change.table, json.dumps(json_key(value)))
+        for change in changes
+        if change.op is Op.DELETE
+        for value in change.key.values()
+    }
+    return {
+        (change.table, column, shown)
+        for change in changes
+        for column, value, parent in _references(connection, change.table, change.before)
+        if (parent, shown := json.dumps(json_key(value))) not in deleted
+        and not _exists(connection, change.table, column, value)
+    }
+
+
+def newly_dangling(
+    connection: apsw.Connection, table: str, row: Mapping[str, Cell], allowed: Iterable[Reference]
+) -> str | None:
+    """Return the first column of a restored row whose reference points at no row and is not an allowed one."""
+    known = set(allowed)
+    for column, value, _parent in _references(connection, table, row):
+        if (table, column, json.dumps(json_key(value))) not in known and not _exists(connection, table, column, value):
+            return column
+    return None
+
+
+def _references(connection: apsw.Connection, table: str, row: Mapping[str, Cell]) -> Iterator[tuple[str, Cell, str]]:
+    """Give column, value and parent table of each reference that the row holds; single-column ones only."""
+    keys = connection.execute(
+        'SELECT "from", "table" FROM pragma_foreign_key_list(?) GROUP BY id HAVING count(*) = 1', (table,)
+    ).fetchall()
+    for column, parent in keys:
+        if row.get(column) is not None:
+            yield column, row[column], parent
+
+
+def _exists(connection: apsw.Connection, table: str, column: str, value: Cell) -> bool:
+    """Whether the row that a reference names is there."""
+    parent, target = connection.execute(
+        'SELECT "table", "to" FROM pragma_foreign_key_list(?) WHERE "from" = ?', (table, column)
+    ).fetchone()
+    if target is None:
+        found = connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk = 1", (parent,)).fetchone()
+        if found is None:
+            return False
+        target = found[0]
+    return (
+        connection.execute(f"SELECT 1 FROM {quote(parent)} WHERE {quote(target)} = ?", (value,)).fetchone() is not None
+    )

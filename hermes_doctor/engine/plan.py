@@ -1,0 +1,133 @@
+"""The plan: what a scan found, which of it would be mended, and what stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from hermes_doctor.engine.cure import Fix
+from hermes_doctor.engine.gates import BackupMode, Planned, clock_doubt, refusal
+from hermes_doctor.engine.journal import Journal
+from hermes_doctor.engine.model import Check, ExitCode, Finding, Safety
+from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
+from hermes_doctor.engine.transaction import PLANNED, REFUSED, Change
+from hermes_doctor.host.homes import StoreRef
+
+Outcome = Literal["planned", "fixed", "partly-fixed", "nothing-to-do", "refused", "failed", "stopped"]
+
+#: Pages that mending one row is taken to write: its own, and those of the indexes that it stands in.
+_PAGES_A_ROW = 4
+
+NEEDS_UNSAFE = "is mended only with --unsafe"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a run is to mend: the checks with their fixes by the check's name, and whether unsafe ones too."""
+
+    checks: Sequence[Check]
+    fixes: Mapping[str, Fix]
+    unsafe: bool
+
+    def mends(self, finding: Finding) -> bool:
+        """Whether the run is to mend this finding."""
+        if finding.check not in self.fixes:
+            return False
+        return finding.fix is Safety.SAFE or (finding.fix is Safety.UNSAFE and self.unsafe)
+
+    def in_phases(self) -> list[list[Check]]:
+        """The checks that have a fix, in groups of one phase, in the order of the phases."""
+        phases = sorted({fix.phase for fix in self.fixes.values()})
+        return [
+            [check for check in self.checks if check.name in self.fixes and self.fixes[check.name].phase is phase]
+            for phase in phases
+        ]
+
+
+def planned_change(finding: Finding, chosen: Chosen, clock_doubt: str | None) -> Change | None:
+    """Return what the plan says of a finding; None where there is nothing that a fix could do."""
+    fix = chosen.fixes.get(finding.check)
+    if fix is None or (finding.fix is Safety.NONE and finding.refusal is None):
+        return None
+    state, reason = PLANNED, None
+    if finding.fix is Safety.NONE:
+        state, reason = REFUSED, finding.refusal
+    elif finding.fix is Safety.UNSAFE and not chosen.unsafe:
+        state, reason = REFUSED, NEEDS_UNSAFE
+    elif fix.uses_clock and clock_doubt is not None:
+        state, reason = REFUSED, clock_doubt
+    return Change(finding.check, finding.table, finding.key, finding.action, state, reason)
+
+
+def last_run_at(store: Path) -> float | None:
+    """When the doctor last changed this store, in seconds since the epoch; None where it never did."""
+    journal = Journal.beside(store)
+    if journal is None:
+        return None
+    with journal:
+        return max((run.at for run in journal.runs()), default=None)
+
+
+def planned(scan: StoreScan, chosen: Chosen) -> Planned:
+    """Estimate what a run would write: a few pages for each row, for the row itself and its indexes."""
+    rows = sum(chosen.mends(finding) for finding in scan.findings)
+    page = scan.bundle.page_size if scan.bundle else 4096
+    uses_clock = any(fix.uses_clock for fix in chosen.fixes.values())
+    return Planned(rows=rows, bytes=rows * page * _PAGES_A_ROW, uses_clock=uses_clock)
+
+
+@dataclass
+class StoreFix:
+    """What a plan, or the work of it, came to on one store."""
+
+    ref: StoreRef
+    scan: StoreScan
+    applied: bool
+    run: str | None = None
+    would_be_refused: str | None = None
+    reason: str | None = None
+    backup: Path | None = None
+    journal: Path | None = None
+    changes: list[Change] = field(default_factory=list)
+    transactions: int = 0
+    holds: dict[str, float] = field(default_factory=dict)
+    left: int = 0
+    outcome: Outcome = "nothing-to-do"
+    exit_code: ExitCode = ExitCode.CLEAN
+
+    def count(self, *states: str) -> int:
+        """How many changes are in one of the states."""
+        return sum(change.state in states for change in self.changes)
+
+    def refuse(self, code: ExitCode, reason: str) -> None:
+        """Say that the run was refused, by whom or what, and what to type."""
+        self.outcome, self.exit_code, self.reason = "refused", code, reason
+
+    def fail(self, reason: str, code: ExitCode = ExitCode.FAILED) -> None:
+        """Say that the run failed."""
+        self.outcome, self.exit_code, self.reason = "failed", code, reason
+
+
+def plan_store(
+    ref: StoreRef, chosen: Chosen, options: ScanOptions, *, backup: BackupMode, progress: Progress | None = None
+) -> StoreFix:
+    """Say what a run would change, and what would stand in its way. Changes nothing, leaves no trace."""
+    scan = scan_store(ref, chosen.checks, options, progress)
+    fix = StoreFix(ref, scan, applied=False)
+    code = scan.exit_code(None)
+    if code is not ExitCode.CLEAN:
+        failed = (result.reason for result in scan.checks if result.status == "failed")
+        fix.fail(scan.reason or next(failed, None) or "the store could not be scanned", code)
+        return fix
+    doubt = clock_doubt(scan, last_run_at(ref.path))
+    fix.changes = [
+        change for finding in scan.findings if (change := planned_change(finding, chosen, doubt)) is not None
+    ]
+    fix.left = fix.count(PLANNED)
+    if fix.left:
+        stands = refusal(scan, planned(scan, chosen), backup=backup)
+        fix.would_be_refused = stands.reason if stands else None
+        fix.outcome, fix.exit_code = "planned", ExitCode.FINDINGS
+    return fix

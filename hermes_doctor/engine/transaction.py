@@ -1,0 +1,201 @@
+"""One transaction of a repair: find anew, mend, record, put the record on the disk, commit, settle.
+
+The order is the safety: the changeset is in the journal, on the disk, before the store's commit. A stop at any point
+leaves the store and a journal that knows at least as much.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import apsw
+
+from hermes_doctor.engine.changes import Op, UnreadableChangeError, changes_of, column_order
+from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, RowMovedError
+from hermes_doctor.engine.journal import APPLIED, Receipt
+from hermes_doctor.engine.links import dangling_before
+from hermes_doctor.engine.model import Check, Finding, Safety
+from hermes_doctor.engine.rows import ask
+from hermes_doctor.engine.steps import Step, reach
+from hermes_doctor.engine.writer import Writer
+from hermes_doctor.store.cells import Cell, Key, json_key, quote
+from hermes_doctor.store.view import StoreView
+
+#: The states of one row's change, as reports show them.
+PLANNED, DONE, GONE, REFUSED, FAILED = "planned", "applied", "gone", "refused", "failed"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of one finding."""
+
+    check: str
+    table: str
+    key: Key
+    action: str | None
+    state: str
+    reason: str | None = None
+
+
+#: The rows of ordinary tables that a transaction wrote to, as SQLite's update hook tells: by table and rowid, the kind
+#: of the first write.
+_Touched = dict[tuple[str, int], int]
+
+
+class UncoveredError(Exception):
+    """The changeset does not cover every row that was touched: the transaction must not stand."""
+
+
+def mend_rows(
+    writer: Writer, check: Check, fix: Fix, findings: Sequence[Finding], *, unsafe: bool
+) -> tuple[list[Change], float]:
+    """Mend some findings of one check in one transaction; return what became of each, and the seconds of the hold.
+
+    A row that the check no longer finds is ``gone``; one that may not be mended is ``refused``; one whose repair
+    raises is taken back alone and ``failed``. Raises apsw.BusyError where the write lock is not to be had, and
+    whatever the journal or the disk raise, with nothing changed in the store.
+    """
+    connection = writer.connection
+    connection.execute("BEGIN IMMEDIATE")
+    begun = time.monotonic()
+    try:
+        reach(Step.BEGUN)
+        changes, changeset, order = _mend(writer, check, fix, findings, unsafe=unsafe)
+        if not changeset:
+            connection.execute("ROLLBACK")
+            return changes, time.monotonic() - begun
+        reach(Step.CHANGESET)
+        receipts = [Receipt(c.check, c.table, json_key(c.key), c.action, c.state, c.reason) for c in changes]
+        dangling = dangling_before(connection, list(changes_of(changeset, order)))
+        number = writer.journal.write_pending(writer.run, check.name, changeset, order, dangling, receipts)
+        reach(Step.PENDING)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    held = time.monotonic() - begun
+    reach(Step.COMMITTED)
+    writer.journal.settle(number, APPLIED)
+    reach(Step.APPLIED)
+    return changes, held
+
+
+def _mend(
+    writer: Writer, check: Check, fix: Fix, findings: Sequence[Finding], *, unsafe: bool
+) -> tuple[list[Change], bytes, dict[str, list[str]]]:
+    """Do the work between BEGIN and the journal; return the changes, the changeset and its tables' columns."""
+    connection, view = writer.connection, writer.view
+    attached = _attachable(view)
+    with _recording(connection, attached) as session, _watching(connection, view) as touched:
+        with view.reader.pinned():
+            view.forget()
+            fresh = {finding.key: finding for finding in ask(check, [f.key for f in findings], view)}
+        changes = [_mend_one(writer, fix, finding, fresh.get(finding.key), unsafe=unsafe) for finding in findings]
+        reach(Step.MENDED)
+        changeset = session.changeset()
+    order = column_order(view.shape, attached)
+    _require_cover(connection, view, touched, changeset, order)
+    return changes, changeset, order
+
+
+def _mend_one(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None, *, unsafe: bool) -> Change:
+    """Mend one row inside a savepoint of its own, so that one bad row never stops the rest."""
+
+    def change(state: str, reason: str | None = None) -> Change:
+        action = (fresh or planned).action
+        return Change(planned.check, planned.table, planned.key, action, state, reason)
+
+    if fresh is None:
+        return change(GONE, "no longer shows the fault")
+    if fresh.fix is Safety.NONE:
+        return change(REFUSED, fresh.refusal or "there is no fix for this row")
+    if fresh.fix is Safety.UNSAFE and not unsafe:
+        return change(REFUSED, "is mended only with --unsafe")
+    connection = writer.connection
+    connection.execute("SAVEPOINT one_row")
+    try:
+        with writer.view.reader.pinned():
+            fix.mend(Mending(writer.view, connection), fresh)
+    except (RowMovedError, FixRefusedError, apsw.ConstraintError, UnicodeError) as error:
+        connection.execute("ROLLBACK TO one_row")
+        connection.execute("RELEASE one_row")
+        state = GONE if isinstance(error, RowMovedError) else REFUSED
+        return change(state if not isinstance(error, apsw.ConstraintError) else FAILED, str(error))
+    connection.execute("RELEASE one_row")
+    return change(DONE)
+
+
+def _attachable(view: StoreView) -> list[str]:
+    """The tables whose changes the session extension can record, parents before children."""
+    keyed = [table.name for table in view.shape.tables.values() if table.primary_key]
+    first = {"sessions": 0, "messages": 1}
+    return sorted(keyed, key=lambda name: (first.get(name.lower(), 2), name))
+
+
+@contextmanager
+def _recording(connection: apsw.Connection, tables: Sequence[str]) -> Iterator[apsw.Session]:
+    session = apsw.Session(connection, "main")
+    try:
+        for table in tables:
+            session.attach(table)
+        yield session
+    finally:
+        session.close()
+
+
+@contextmanager
+def _watching(connection: apsw.Connection, view: StoreView) -> Iterator[_Touched]:
+    """Watch every row that is written, but for those of the search index's own tables."""
+    ordinary = {table.name for table in view.shape.tables.values()}
+    touched: _Touched = {}
+
+    def note(kind: int, _database: str, table: str, rowid: int) -> None:
+        if table in ordinary:
+            touched.setdefault((table, rowid), kind)
+
+    connection.set_update_hook(note)
+    try:
+        yield touched
+    finally:
+        connection.set_update_hook(None)
+
+
+def _require_cover(
+    connection: apsw.Connection,
+    view: StoreView,
+    touched: _Touched,
+    changeset: bytes,
+    order: dict[str, list[str]],
+) -> None:
+    """Make sure that the changeset can take back every row that was touched.
+
+    The session extension leaves out tables without a primary key and rows with a NULL in it. A touched row that
+    still exists must have a whole key; of those that are gone, as many must be in the changeset as deletions. Raises
+    UncoveredError.
+    """
+    try:
+        deleted: dict[str, int] = {}
+        for change in changes_of(changeset, order):
+            if change.op is Op.DELETE:
+                deleted[change.table] = deleted.get(change.table, 0) + 1
+    except UnreadableChangeError as error:
+        raise UncoveredError(f"a row holds {error}") from error
+    gone: dict[str, int] = {}
+    for (name, rowid), first in touched.items():
+        table = view.shape.tables[name.lower()]
+        if name not in order or table.rowid is None:
+            raise UncoveredError(f"table {name} has no primary key")
+        key = ", ".join(quote(column) for column in table.primary_key)
+        row: tuple[Cell, ...] | None = connection.execute(
+            f"SELECT {key} FROM {quote(name)} WHERE {table.rowid} = ?", (rowid,)
+        ).fetchone()
+        if row is not None and any(part is None for part in row):
+            raise UncoveredError(f"a row of {name} has no whole primary key")
+        if row is None and first != apsw.SQLITE_INSERT:
+            gone[name] = gone.get(name, 0) + 1
+    if gone != deleted:
+        raise UncoveredError("a deleted row is not in the record of changes")

@@ -1,0 +1,285 @@
+"""`doctor undo`: taking one run back, newest change first, row by row and by column name.
+
+What a run changed is read from its changesets; SQLite's own apply is not used, because it goes by the position of
+columns, and a store may have been upgraded or rebuilt since. A column that no longer holds what the run wrote is left
+as it is; changes that others made to other columns stay.
+
+Triggers fire when rows are put back, and some of them move columns (0.21.5 on: display_identity, display_order,
+message_uid). So each transaction ends by comparing every row with its image from before and setting right what a
+trigger moved; it is rolled back where a row still differs, a reference would newly dangle, or the search index would
+be left out of step.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+
+from hermes_doctor.engine.changes import Op, RowChange, changes_of, holds, read_row
+from hermes_doctor.engine.gates import Planned, refusal
+from hermes_doctor.engine.journal import APPLIED, FOLDER, UNDONE, UNKNOWN, Entry, Journal, Run
+from hermes_doctor.engine.links import newly_dangling
+from hermes_doctor.engine.model import ExitCode
+from hermes_doctor.engine.pacing import Pacing
+from hermes_doctor.engine.plan import Outcome
+from hermes_doctor.engine.scan import ScanOptions, StoreScan, scan_store
+from hermes_doctor.engine.settle import settle_pending
+from hermes_doctor.engine.steps import Step, reach
+from hermes_doctor.engine.stopping import Stop
+from hermes_doctor.engine.transaction import Change
+from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
+from hermes_doctor.host.homes import StoreRef
+from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
+from hermes_doctor.store.cells import Cell, Key, quote
+from hermes_doctor.store.search_index import Indexes
+from hermes_doctor.store.shape import Shape
+
+#: The states of one row's restoration, as reports show them.
+PLANNED, RESTORED, CHANGED_SINCE, FAILED = "planned", "restored", "changed-since", "failed"
+
+#: How often columns that a trigger moved are set right before a transaction is given up.
+_SETTINGS_RIGHT = 3
+
+
+class CannotRestoreError(Exception):
+    """A transaction that cannot be taken back whole, and why: it is rolled back."""
+
+
+@dataclass
+class StoreUndo:
+    """What taking one run back, or the plan of it, came to."""
+
+    ref: StoreRef
+    scan: StoreScan
+    run: str
+    applied: bool
+    would_be_refused: str | None = None
+    reason: str | None = None
+    journal: Path | None = None
+    changes: list[Change] = field(default_factory=list)
+    transactions: int = 0
+    holds: dict[str, float] = field(default_factory=dict)
+    outcome: Outcome = "nothing-to-do"
+    exit_code: ExitCode = ExitCode.CLEAN
+
+    def count(self, *states: str) -> int:
+        """How many changes are in one of the states."""
+        return sum(change.state in states for change in self.changes)
+
+
+def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, stop: Stop) -> StoreUndo:
+    """Take one run back, or say what that would do.
+
+    Never raises for what stands in the way: the outcome, the exit code and the reason say it.
+    """
+    scan = scan_store(ref, (), options)
+    undo = StoreUndo(ref, scan, run.run, applied=apply)
+    code = scan.exit_code(None)
+    if code is not ExitCode.CLEAN:
+        undo.outcome, undo.exit_code, undo.reason = "failed", code, scan.reason
+        return undo
+    if run.forgotten_at is not None:
+        undo.outcome, undo.exit_code = "refused", ExitCode.REFUSED
+        undo.reason = "the journal of this run has been forgotten: it can no longer be taken back"
+        return undo
+    folder = ref.path.parent / FOLDER
+    stands = refusal(scan, Planned(rows=0, bytes=0, uses_clock=False), backup="never")
+    try:
+        if not apply:
+            undo.would_be_refused = stands.reason if stands else None
+            _plan(undo, ref)
+            return undo
+        if stands is not None:
+            undo.outcome, undo.exit_code, undo.reason = "refused", stands.code, stands.reason
+            return undo
+        with ExitStack() as opened:
+            opened.enter_context(doctor_lock(folder))
+            opened.enter_context(upstream_maintenance_lock(ref.path))
+            journal = opened.enter_context(Journal(folder))
+            undo.journal = journal.path
+            _work(undo, journal, options, stop)
+    except LockTakenError as taken:
+        undo.outcome, undo.exit_code = "refused", ExitCode.BUSY
+        undo.reason = f"{taken.holder} is at work on this store: wait until it is done, then try again"
+    except apsw.BusyError:
+        undo.outcome, undo.exit_code = "stopped", ExitCode.STOPPED
+        undo.reason = "somebody else holds the store's write lock"
+    except (OSError, sqlite3.Error, apsw.Error) as error:
+        undo.outcome, undo.exit_code, undo.reason = "failed", ExitCode.FAILED, str(error)
+    return undo
+
+
+def _plan(undo: StoreUndo, ref: StoreRef) -> None:
+    """Look, without writing, at what could be restored."""
+    from hermes_doctor.store.opening import open_without_trace
+    from hermes_doctor.store.shape import read_shape
+
+    journal = Journal.beside(ref.path)
+    if journal is None:
+        return
+    with journal, open_without_trace(ref.path) as store:
+        shape = read_shape(store.connection)
+        for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN]):
+            for change in reversed(_rows(entry)):
+                state = PLANNED if _still_ours(store.connection, shape, change) else CHANGED_SINCE
+                undo.changes.append(_change(entry, change, state))
+    if undo.count(PLANNED):
+        undo.outcome, undo.exit_code = "planned", ExitCode.FINDINGS
+
+
+def _work(undo: StoreUndo, journal: Journal, options: ScanOptions, stop: Stop) -> None:
+    pacing = Pacing()
+    with open_writer(undo.scan, journal, options) as writer:
+        # What a repair took away may have dangled; each row's references are looked at one by one instead.
+        writer.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
+        settle_pending(writer)
+        indexes = Indexes(writer.connection, writer.view.shape)
+        for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN]):
+            others = writer.others()
+            if others:
+                stop.ask(", ".join(f"{h.name} (pid {h.pid})" for h in others) + " opened the store meanwhile")
+            if stop:
+                break
+            begun = time.monotonic()
+            undo.changes.extend(_take_back(writer, entry, indexes))
+            undo.transactions += 1
+            pacing.note(1, time.monotonic() - begun)
+            pacing.rest()
+    checkpoint_if_alone(writer.bundle)
+    undo.holds = pacing.summary()
+    if not any(True for _ in journal.entries(undo.run, states=[APPLIED, UNKNOWN])):
+        journal.mark_undone(undo.run)
+    if stop:
+        undo.outcome, undo.exit_code, undo.reason = "stopped", ExitCode.STOPPED, stop.reason
+    elif undo.count(CHANGED_SINCE, FAILED):
+        undo.outcome, undo.exit_code = "partly-fixed", ExitCode.FINDINGS
+    elif undo.changes:
+        undo.outcome = "fixed"
+
+
+def _take_back(writer: Writer, entry: Entry, indexes: Indexes) -> list[Change]:
+    """Take one transaction of the run back, in one transaction."""
+    connection = writer.connection
+    changes = list(reversed(_rows(entry)))
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        reach(Step.UNDO_BEGUN)
+        results = _restore_all(writer, entry, changes, indexes)
+        reach(Step.UNDO_RESTORED)
+        connection.execute("COMMIT")
+    except (CannotRestoreError, apsw.ConstraintError) as error:
+        connection.execute("ROLLBACK")
+        return [_change(entry, change, FAILED, str(error)) for change in changes]
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    reach(Step.UNDO_COMMITTED)
+    if all(result.state == RESTORED for result in results):
+        writer.journal.settle(entry.number, UNDONE)
+    reach(Step.UNDONE)
+    return results
+
+
+def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange], indexes: Indexes) -> list[Change]:
+    """Put every row back that still is as the run left it, set right what triggers moved, and check the outcome."""
+    connection, shape = writer.connection, writer.view.shape
+    ours = [change for change in changes if _still_ours(connection, shape, change)]
+    before = [change for change in changes if change not in ours and _is_before(connection, shape, change)]
+    # Parents first where rows come back, so that triggers that look at the session find it.
+    for change in sorted(ours, key=lambda change: (change.op is not Op.DELETE, change.table.lower() != "sessions")):
+        _restore(connection, change)
+    _set_right(connection, ours)
+    for change in ours:
+        if change.before:
+            dangles = newly_dangling(connection, change.table, {**change.key, **change.before}, entry.dangling)
+            if dangles is not None:
+                raise CannotRestoreError(f"what {change.table}.{dangles} refers to is gone since")
+    failing = indexes.out_of_step(ours)
+    if failing:
+        raise CannotRestoreError(f"the search index {', '.join(failing)} would be left out of step")
+    return [
+        _change(entry, change, RESTORED if change in ours or change in before else CHANGED_SINCE) for change in changes
+    ]
+
+
+def _restore(connection: apsw.Connection, change: RowChange) -> None:
+    """Write a row's image from before; its WHERE names what the run wrote."""
+    table = quote(change.table)
+    if change.op is Op.DELETE:
+        names = ", ".join(quote(name) for name in change.before)
+        marks = ", ".join("?" for _ in change.before)
+        connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(change.before.values()))
+        return
+    where, values = _where({**change.key, **change.after})
+    if change.op is Op.INSERT:
+        connection.execute(f"DELETE FROM {table} WHERE {where}", values)
+    else:
+        assigned = ", ".join(f"{quote(name)} = ?" for name in change.before)
+        connection.execute(f"UPDATE {table} SET {assigned} WHERE {where}", (*change.before.values(), *values))
+    if connection.changes() != 1:
+        raise CannotRestoreError(f"a row of {change.table} changed while it was put back")
+
+
+def _set_right(connection: apsw.Connection, changes: Iterable[RowChange]) -> None:
+    """Set columns that a trigger moved back to their image from before, until every row is as it was."""
+    differing: list[RowChange] = []
+    for _ in range(_SETTINGS_RIGHT):
+        differing = [change for change in changes if not _is_as_before(connection, change)]
+        for change in differing:
+            if not change.before:
+                raise CannotRestoreError(f"a row of {change.table} that the run had made cannot be removed")
+            assigned = ", ".join(f"{quote(name)} = ?" for name in change.before)
+            where, values = _where(change.key)
+            connection.execute(
+                f"UPDATE {quote(change.table)} SET {assigned} WHERE {where}", (*change.before.values(), *values)
+            )
+        if not differing:
+            return
+    if any(not _is_as_before(connection, change) for change in differing):
+        raise CannotRestoreError("a trigger of the store keeps changing what is put back")
+
+
+def _where(image: Mapping[str, Cell]) -> tuple[str, tuple[Cell, ...]]:
+    return " AND ".join(f"{quote(name)} IS ?" for name in image), tuple(image.values())
+
+
+def _is_as_before(connection: apsw.Connection, change: RowChange) -> bool:
+    row = read_row(connection, change.table, change.key, list(change.before or change.key))
+    return holds(row, change.before) if change.before else row is None
+
+
+def _still_ours(connection: apsw.Connection, shape: Shape, change: RowChange) -> bool:
+    """Whether the row holds what the run wrote: the columns it set, or its absence."""
+    if not _has_columns(shape, change):
+        return False
+    row = read_row(connection, change.table, change.key, list(change.after or change.key))
+    return holds(row, change.after) if change.after else row is None
+
+
+def _is_before(connection: apsw.Connection, shape: Shape, change: RowChange) -> bool:
+    """Whether the row is as it was before the run already: an undo that was stopped goes on."""
+    return _has_columns(shape, change) and _is_as_before(connection, change)
+
+
+def _has_columns(shape: Shape, change: RowChange) -> bool:
+    return shape.has(change.table, *change.key, *change.before, *change.after)
+
+
+def _rows(entry: Entry) -> list[RowChange]:
+    return [] if entry.changeset is None else list(changes_of(entry.changeset, entry.columns))
+
+
+def _change(entry: Entry, change: RowChange, state: str, reason: str | None = None) -> Change:
+    key: Key = next(iter(change.key.values())) if len(change.key) == 1 else tuple(change.key.values())
+    if state == CHANGED_SINCE:
+        reason = "changed since the run: left as it is"
+    verb = {Op.INSERT: "remove", Op.UPDATE: "restore", Op.DELETE: "bring back"}[change.op]
+    columns = f" {', '.join(change.before)}" if change.op is Op.UPDATE else " the row"
+    return Change(entry.check, change.table, key, f"{verb}{columns}", state, reason)

@@ -1,0 +1,97 @@
+"""A store that is open for writing, with the view that rules look through and the journal of what is done to it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+from hermes_doctor.engine.journal import Journal
+from hermes_doctor.engine.scan import ScanOptions, StoreScan
+from hermes_doctor.host.bundle import Bundle
+from hermes_doctor.host.holders import Holder, find_holding
+from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
+from hermes_doctor.host.settings import NO_SETTINGS, read_settings
+from hermes_doctor.store.reader import Pace, Reader
+from hermes_doctor.store.shape import read_shape
+from hermes_doctor.store.view import StoreView
+from hermes_doctor.store.writing import open_for_writing
+
+#: Keys of state_meta by which releases from 0.21.5 on tell one file from another.
+_IDENTITY_KEYS = ("store_instance_id", "db_file_generation")
+
+
+@dataclass
+class Writer:
+    """An open store, for one run."""
+
+    connection: apsw.Connection
+    view: StoreView
+    journal: Journal
+    bundle: Bundle
+    run: str = ""
+
+    def others(self) -> tuple[Holder, ...]:
+        """Who else has the store open by now, as far as can be seen."""
+        # While we have it open for writing ourselves a lease says nothing.
+        return find_holding(self.bundle, LeaseRefusal.UNAVAILABLE).holders
+
+    def identity(self) -> dict[str, Any]:
+        """By what this very file can be told from another one that lies in its place later."""
+        known: dict[str, Any] = {"device": self.bundle.device, "inode": self.bundle.inode}
+        if self.view.shape.has("state_meta", "key", "value"):
+            marks = ", ".join("?" for _ in _IDENTITY_KEYS)
+            known |= {
+                str(key): value
+                for key, value in self.connection.execute(
+                    f"SELECT key, value FROM state_meta WHERE key IN ({marks}) AND typeof(value) = 'text'",
+                    _IDENTITY_KEYS,
+                )
+            }
+        return known
+
+
+@contextmanager
+def open_writer(scan: StoreScan, journal: Journal, options: ScanOptions) -> Iterator[Writer]:
+    """Open a scanned store for writing. Raises apsw.Error where that fails."""
+    assert scan.bundle is not None, "a store that was scanned has been looked at"
+    ref, bundle = scan.ref, scan.bundle
+    connection = open_for_writing(bundle.real_path)
+    try:
+        shape = read_shape(connection)
+        view = StoreView(
+            reader=Reader(connection, Pace.FREE, encoding=shape.encoding),
+            shape=shape,
+            now=time.time() if options.now is None else options.now,
+            held=scan.held,
+            home=ref.home,
+            profile=ref.profile,
+            idle_floor=options.idle_floor,
+            settings=read_settings(ref.home) if ref.home else NO_SETTINGS,
+        )
+        yield Writer(connection, view, journal, bundle)
+    finally:
+        connection.close()
+
+
+def checkpoint_if_alone(bundle: Bundle) -> None:
+    """Move what a run wrote from the write-ahead log into the store, where a lease proves that nobody else is there.
+
+    PASSIVE, so that it waits for nobody; the log itself stays. Without proof nothing is done: hermes checkpoints
+    by itself.
+    """
+    lease = take_lease(bundle.real_path)
+    if not isinstance(lease, Lease):
+        return
+    lease.release()
+    connection = open_for_writing(bundle.real_path)
+    try:
+        with contextlib.suppress(apsw.BusyError):
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    finally:
+        connection.close()

@@ -1,0 +1,34 @@
+"""Opening a store for writing, in the one way that does no harm beside a living hermes.
+
+The journal mode stays what it is. Nothing is ever checkpointed by the way and no write-ahead log is removed at close:
+a last closer that does either can take the log from under a process that still uses it (upstream #109966).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote as percent_encoded
+
+import apsw
+
+#: Longest wait for hermes's own write lock, in milliseconds; upstream's writers wait 15 to 20 s for ours.
+_BUSY_MILLISECONDS = 5000
+
+
+def open_for_writing(path: Path) -> apsw.Connection:
+    """Open an existing store for writing.
+
+    Raises apsw.Error where it cannot be opened. Foreign keys are on, the schema is not trusted, the shadow tables of
+    the search index cannot be written directly, and no checkpoint happens unless it is asked for.
+    """
+    connection = apsw.Connection(
+        f"file:{percent_encoded(str(path))}?mode=rw",
+        flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI,
+    )
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
+    connection.set_busy_timeout(_BUSY_MILLISECONDS)
+    connection.pragma("wal_autocheckpoint", 0)
+    return connection
