@@ -54,6 +54,13 @@ class Mending:
         if changed != rows:
             raise RowMovedError(f"expected to change {rows} row(s), found {changed}")
 
+    @staticmethod
+    def single(key: Key) -> Cell:
+        """Return a key of one column; raises FixRefusedError for a composite one, or none."""
+        if key is None or isinstance(key, tuple):
+            raise FixRefusedError("the row has no single key")
+        return key
+
     def set(self, table: str, key: Key, *, to: Mapping[str, Cell], expects: Mapping[str, Cell]) -> None:
         """Set columns of the row with that (single-column) primary key, if the expected columns still hold it.
 
@@ -67,10 +74,8 @@ class Mending:
             return "CAST(? AS TEXT)" if isinstance(value, BadText) else "?"
 
         assigned = ", ".join(f"{quote(name)} = {bound(value)}" for name, value in to.items())
-        expected = {columns.primary_key[0]: key, **expects}
-        found = " AND ".join(
-            f"{quote(name)} IS {bound(value)}" for name, value in expected.items() if not isinstance(value, tuple)
-        )
+        expected: dict[str, Cell] = {columns.primary_key[0]: self.single(key), **expects}
+        found = " AND ".join(f"{quote(name)} IS {bound(value)}" for name, value in expected.items())
         self.connection.execute(f"UPDATE {quote(columns.name)} SET {assigned} WHERE {found}", tuple(values))
         if self.connection.changes() != 1:
             raise RowMovedError(f"{table} {key!r} is not what it was")

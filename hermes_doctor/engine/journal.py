@@ -102,7 +102,9 @@ class Journal:
         folder = store.parent / FOLDER
         return cls(folder, read_only=read_only) if (folder / FILE).exists() else None
 
-    def start_run(self, path: Path, identity: Mapping[str, Any], schema_version: int | None, backup: Path | None) -> str:
+    def start_run(
+        self, path: Path, identity: Mapping[str, Any], schema_version: int | None, backup: Path | None
+    ) -> str:
         """Note that a run begins and return its name, which sorts by time."""
         at = time.time()
         run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}-{secrets.token_hex(2)}"

@@ -15,6 +15,13 @@ from hermes_doctor.engine.changes import Op, RowChange
 from hermes_doctor.engine.journal import Reference
 from hermes_doctor.store.cells import Cell, json_key, quote
 
+#: The table and column that a reference names; a reference without a column means the parent's primary key.
+_TARGET = """
+SELECT link."table", coalesce(link."to", (SELECT name FROM pragma_table_info(link."table") WHERE pk = 1))
+  FROM pragma_foreign_key_list(?) AS link
+ WHERE link."from" = ?
+"""
+
 
 def dangling_before(connection: apsw.Connection, changes: Sequence[RowChange]) -> set[Reference]:
     """Return the references of the changed rows that pointed at no row before the changes were made.
@@ -53,20 +60,14 @@ def _references(connection: apsw.Connection, table: str, row: Mapping[str, Cell]
         'SELECT "from", "table" FROM pragma_foreign_key_list(?) GROUP BY id HAVING count(*) = 1', (table,)
     ).fetchall()
     for column, parent in keys:
-        if row.get(column) is not None:
-            yield column, row[column], parent
+        if row.get(str(column)) is not None:
+            yield str(column), row[str(column)], str(parent)
 
 
 def _exists(connection: apsw.Connection, table: str, column: str, value: Cell) -> bool:
     """Whether the row that a reference names is there."""
-    parent, target = connection.execute(
-        'SELECT "table", "to" FROM pragma_foreign_key_list(?) WHERE "from" = ?', (table, column)
-    ).fetchone()
-    if target is None:
-        found = connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk = 1", (parent,)).fetchone()
-        if found is None:
-            return False
-        target = found[0]
-    return (
-        connection.execute(f"SELECT 1 FROM {quote(parent)} WHERE {quote(target)} = ?", (value,)).fetchone() is not None
-    )
+    found = connection.execute(_TARGET, (table, column)).fetchone()
+    if found is None or found[1] is None:
+        return False
+    sql = f"SELECT 1 FROM {quote(str(found[0]))} WHERE {quote(str(found[1]))} = ?"
+    return connection.execute(sql, (value,)).fetchone() is not None

@@ -164,7 +164,7 @@ def _examine(
     """Fill the scan from the open store; what an earlier try found is dropped."""
     import apsw
 
-    from hermes_doctor.store.ages import newest_time
+    from hermes_doctor.store.clocks import newest_time
     from hermes_doctor.store.opening import damage_of
     from hermes_doctor.store.reader import Reader
     from hermes_doctor.store.shape import read_shape

@@ -23,6 +23,8 @@ FAMILY_LIMIT = 10_000
 
 #: A parent ended so has handed its conversation to a child row (all releases).
 COMPRESSION = "compression"
+#: The end that resuming takes back in every release, and from which releases from 0.21 on count a row's age.
+ORPHAN_REAP = "startup_orphan_reap"
 #: A parent ended so was left for a copy of itself (all releases; the legacy sign of a branch).
 BRANCHED = "branched"
 

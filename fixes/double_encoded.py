@@ -1,0 +1,35 @@
+"""Take JSON out of the strings around it.
+
+Each column that comes to its list or object gets that text, character by character; a column that does not is left.
+Nothing else of the row is named. `tool_calls` is indexed for search, and the store's own triggers keep the index.
+"""
+
+from __future__ import annotations
+
+from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, Phase
+from hermes_doctor.engine.model import Finding
+from hermes_doctor.store.nested_json import GOALS, Unwrapped, unwrap_cells
+
+
+def _mend(mending: Mending, finding: Finding) -> None:
+    view = mending.view
+    columns = [column for column in GOALS if view.shape.has("messages", column)]
+    listed = ", ".join(view.shape.column("messages", column) for column in columns)
+    cells = view.reader.row(f"SELECT {listed} FROM messages WHERE id = ?", (_row_id(finding),))
+    row = dict(zip(columns, cells or (), strict=bool(cells)))
+    good = {name: found for name, found in unwrap_cells(row).items() if isinstance(found, Unwrapped)}
+    mending.set(
+        "messages",
+        finding.key,
+        to={name: found.value_text for name, found in good.items()},
+        expects={name: row[name] for name in good},
+    )
+
+
+def _row_id(finding: Finding) -> int:
+    if not isinstance(finding.key, int):
+        raise FixRefusedError("the message has no whole number for a key")
+    return finding.key
+
+
+FIX = Fix(check="double-encoded", phase=Phase.RESTORE, uses_clock=False, page=__doc__ or "", mend=_mend)
