@@ -40,7 +40,8 @@ _STEP_PAGES = 2048
 #: Longest wait for a writer, in milliseconds.
 _BUSY_MILLISECONDS = 5000
 
-_NAME = re.compile(r"state-\d{8}-\d{6}(-\d+)?\.db")
+#: When it was made, in UTC, and which one of that second it is.
+_NAME = re.compile(r"state-(\d{8}-\d{6})(?:-(\d+))?\.db")
 _PARTIAL = ".partial"
 #: What a check says of rows that break a constraint: faults of the content, which a backup is to keep as they are.
 _CONTENT = re.compile(r"(NULL value in|CHECK constraint failed in|(TEXT|NUMERIC|non-\w+) value in) ")
@@ -110,12 +111,15 @@ def _prepared(folder: Path) -> Path:
 
 
 def _free_name(place: Path) -> Path:
-    stem = f"state-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
-    name, number = f"{stem}.db", 1
-    while (place / name).exists():
-        number += 1
-        name = f"{stem}-{number}.db"
-    return place / name
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    numbers = [number for made, number in map(_order, place.iterdir()) if made == stamp]
+    return place / (f"state-{stamp}-{max(numbers) + 1}.db" if numbers else f"state-{stamp}.db")
+
+
+def _order(backup: Path) -> tuple[str, int]:
+    """When a backup was made, and which one of that second it is: backups sort by it. Other files sort first."""
+    match = _NAME.fullmatch(backup.name)
+    return (match.group(1), int(match.group(2) or 1)) if match else ("", 0)
 
 
 def _copy(store: Path, partial: Path, progress: BackupProgress | None) -> None:
@@ -225,9 +229,8 @@ def _put_on_disk(path: Path) -> None:
 
 def _prune(place: Path, newest: Path) -> None:
     """Remove the oldest backups beyond those that are kept; never the one that was just made, whatever the clock."""
-    older = sorted(
-        entry for entry in place.iterdir() if _NAME.fullmatch(entry.name) and entry != newest and entry.is_file()
-    )
+    backups = (entry for entry in place.iterdir() if _NAME.fullmatch(entry.name) and entry.is_file())
+    older = sorted((entry for entry in backups if entry != newest), key=_order)
     for entry in older[: -(KEPT - 1)]:
         # One that cannot be removed costs room, no more.
         with contextlib.suppress(OSError):
