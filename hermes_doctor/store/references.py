@@ -129,7 +129,7 @@ def _search_database(search: _Search, path: Path, home: Path) -> None:
     try:
         if path.stat().st_size == 0:
             return
-        opened = open_without_trace(path)
+        opened = open_without_trace(path, hermes_only=False)
         try:
             shape = read_shape(opened.connection)
             reader = Reader(opened.connection, opened.pace, encoding=shape.encoding, rests=opened.holding.state != "no")
