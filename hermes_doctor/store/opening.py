@@ -120,6 +120,10 @@ class OpenStore:
             return Pace.FREE
         return Pace.SLICED if self.rung is Rung.ROLLBACK else Pace.SNAPSHOT
 
+    def undisturbed(self) -> bool:
+        """Tell whether it is proven that nobody has been able to write since the store was opened."""
+        return self.private or (self.lease is not None and self.lease.intact())
+
     def moved(self) -> bool:
         """Tell whether this connection no longer shows the store.
 
@@ -230,7 +234,7 @@ def _open(
     if rung is Rung.UNLEASED and answer is LeaseRefusal.HELD and tries_left:
         # Somebody is just opening it: the log appears in a moment.
         raise _Moved
-    if lease is not None and rung is not Rung.IMMUTABLE:
+    if lease is not None and rung is Rung.RECOVERED:
         lease.release()
     folder = temporary or Path(tempfile.gettempdir())
     request = _Request(bundle, holding, busy_seconds, folder, hermes_only, trace, cleanup)
@@ -253,7 +257,7 @@ def _open(
         condition=_condition(rung, holding, opened.schema_version),
         holding=holding,
         trace=trace,
-        lease=lease if rung is Rung.IMMUTABLE else None,
+        lease=None if rung is Rung.RECOVERED else lease,
         private=opened.private,
         schema_version=opened.schema_version,
         note="somebody has a deleted -wal open: what was last written through it cannot be seen here"
