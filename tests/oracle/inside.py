@@ -134,6 +134,11 @@ def running_delegation(
     return module.get_durable_delegation(delegation_id)
 
 
+def recover_delegations(driver: Any) -> Any:
+    """What a release does at its start with delegations whose owner is gone. Value: how many it gave up."""
+    return importlib.import_module("tools.async_delegation").recover_abandoned_delegations()
+
+
 def signature(driver: Any, *, method: str) -> str | None:
     """The signature of ``SessionDB.<method>`` in this release; None where it has none."""
     found = getattr(type(driver.opened()), method, None)

@@ -6,7 +6,9 @@ import contextlib
 import json
 import queue
 import subprocess
+import tempfile
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,17 +24,20 @@ class HermesProcess:
     ``with`` block closes it in good order, unless it was killed.
     """
 
-    def __init__(self, home: Home, release: Release | str, *, timeout: float = 60) -> None:
+    def __init__(self, home: Home, release: Release | str, *, timeout: float = 60, wrapper: Sequence[str] = ()) -> None:
+        """``timeout``: seconds for one answer. ``wrapper`` goes before the command, as ``unshare`` does."""
         self.home = home
         self.release = get(release)
         self._timeout = timeout
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        # Closed in _finish: it outlives this function.
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            command(home.path),
+            [*wrapper, *command(home.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A pipe that nobody empties would stop a talkative release.
-            stderr=subprocess.DEVNULL,
+            # Not a pipe: one that nobody empties would stop a talkative release.
+            stderr=self._said,
             text=True,
             bufsize=1,
             cwd=home.path,
@@ -44,7 +49,7 @@ class HermesProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """The process's id (the wrapper's, where there is one)."""
         return self._process.pid
 
     @property
@@ -65,7 +70,7 @@ class HermesProcess:
         except queue.Empty:
             raise OracleError(f"hermes {self.release} (pid {self.pid}) did not answer") from None
         if line is None:
-            raise OracleError(f"hermes {self.release} (pid {self.pid}) is gone")
+            raise OracleError(f"hermes {self.release} (pid {self.pid}) is gone: {self._last_words()}")
         return decoded(line)
 
     def step(self, step: Step, *, check: bool = True) -> Any:
@@ -100,11 +105,17 @@ class HermesProcess:
             raise OracleError(f"hermes {self.release} (pid {self.pid}) did not end") from None
         finally:
             self._reader.join(timeout=5)
-            for stream in (self._process.stdin, self._process.stdout):
+            for stream in (self._process.stdin, self._process.stdout, self._said):
                 if stream is not None:
                     # A killed process leaves a broken pipe behind, which closing would report.
                     with contextlib.suppress(BrokenPipeError):
                         stream.close()
+
+    def _last_words(self) -> str:
+        if self._said.closed:
+            return ""
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")[-2000:]
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -52,12 +52,13 @@ def ensure(releases: tuple[Release, ...] = RELEASES) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(cache / "lock"):
         missing = [release for release in releases if not unpacked(release).is_dir()]
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            failures = [text for text in pool.map(_fetch, missing) if text]
-    if failures:
-        raise WheelsUnavailableError(
-            f"{len(failures)} of {len(releases)} hermes-agent wheels could not be had: {failures[0]}"
-        )
+        # The first one alone: without a network, the others' timeouts would teach nothing more.
+        failure = _fetch(missing[0]) if missing else None
+        if failure is None:
+            with ThreadPoolExecutor(max_workers=4) as pool:
+                failure = next((text for text in pool.map(_fetch, missing[1:]) if text), None)
+    if failure is not None:
+        raise WheelsUnavailableError(f"{len(missing)} hermes-agent wheels could not be had: {failure}")
 
 
 def _fetch(release: Release) -> str | None:
