@@ -21,7 +21,10 @@ from hermes_doctor.store.shape import KNOWN_SCHEMA
 #: Holders that are named before the rest is only counted.
 _NAMED_HOLDERS = 3
 #: Narrowest that the last column of a table may get.
-_NARROWEST = 24
+_NARROWEST = 12
+
+#: What one row of a table is called.
+_NOUNS = {"messages": "message"}
 
 _CLOSED = (Condition.DAMAGED, Condition.UNREADABLE, Condition.MISSING, Condition.NOT_HERMES)
 _CONDITION_WORDS = {
@@ -210,12 +213,17 @@ def checks_table(checks: Sequence[Check], look: Look) -> str:
 
 def _table(headers: list[str], rows: list[list[str]], align: str, width: int) -> str:
     """Return a table of which the last column is wrapped so that all of it fits the width."""
-    plain = [[_without_color(cell) for cell in row] for row in rows]
-    taken = sum(max(len(headers[i]), *(len(row[i]) for row in plain)) + 2 for i in range(len(headers) - 1))
-    room = max(width - taken, _NARROWEST)
+    lengths = [
+        max(len(headers[place]), *(len(_without_color(row[place])) for row in rows))
+        for place in range(len(headers) - 1)
+    ]
+    room = max(width - sum(length + 2 for length in lengths), _NARROWEST)
     wrapped = [[*row[:-1], textwrap.fill(row[-1], room, break_on_hyphens=False)] for row in rows]
+    widest = max(len(line) for row in [headers, *wrapped] for line in row[-1].splitlines())
+    # The heads are rows like any other: as headers tabulate would pad them by two more columns each.
+    rules = ["-" * length for length in [*lengths, widest]]
     sides = [{"l": "left", "r": "right"}[side] for side in align]
-    text = tabulate(wrapped, headers, tablefmt="simple", colalign=sides, disable_numparse=True)
+    text = tabulate([headers, rules, *wrapped], tablefmt="plain", colalign=sides, disable_numparse=True)
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
@@ -276,7 +284,7 @@ def _failure(result: CheckResult) -> str:
 def _example(finding: Finding, check: Check) -> str:
     where = key_text(finding.key)
     if finding.table != "sessions":
-        where = f"{finding.table} {where}"
+        where = f"{_NOUNS.get(finding.table, finding.table)} {where}"
         if finding.session is not None:
             where += f" of session {key_text(finding.session)}"
     level = "" if finding.severity is check.severity else f" ({finding.severity.label})"

@@ -1,0 +1,138 @@
+"""The JSON documents: valid whatever a store holds, and written without piling up findings."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_doctor.engine.findings import Findings
+from hermes_doctor.engine.model import ExitCode, Safety
+from hermes_doctor.engine.scan import StoreScan
+from hermes_doctor.host.holders import Holder
+from hermes_doctor.host.homes import StoreRef
+from hermes_doctor.report.json import ScanJson
+from hermes_doctor.report.model import OUTCOMES, RunEnd, RunStart
+from hermes_doctor.store.cells import BadText, Key
+from tests.cli.support import valid
+from tests.report.support import make_check, make_finding, make_scan
+
+
+def document(*scans: StoreScan, code: ExitCode = ExitCode.FINDINGS) -> Any:
+    stream = io.StringIO()
+    report = ScanJson(stream)
+    report.begin(RunStart("0.1.0", "3.54.1", 1796072400.9))
+    for scan in scans:
+        with scan.findings:
+            report.store(scan)
+    report.end(RunEnd(0.4142, code))
+    assert stream.getvalue().isascii()
+    return valid(stream.getvalue(), "scan")
+
+
+def test_what_a_store_comes_to() -> None:
+    findings = [
+        make_finding(detail={"source": "cron", "columns": ("a", "b"), "idle_seconds": 1.5, "seen": True}),
+        make_finding(fix=Safety.UNSAFE),
+        make_finding(fix=Safety.NONE, action=None, refusal="no"),
+        make_finding(fix=Safety.NONE, action=None),
+    ]
+    whole = document(make_scan(findings, held="yes", holders=(Holder(4711, "hermes"),)))
+    assert whole["started_at"] == "2026-11-30T21:00:00Z"
+    assert (whole["seconds"], whole["outcome"], whole["exit_code"]) == (0.414, "findings", 1)
+    [database] = whole["databases"]
+    assert database["holders"] == [{"pid": 4711, "name": "hermes"}]
+    assert database["findings"][0] == {
+        "check": "odd-rows",
+        "severity": "warning",
+        "table": "sessions",
+        "key": "s1",
+        "session": "s1",
+        "summary": "it is odd",
+        "detail": {"source": "cron", "columns": ["a", "b"], "idle_seconds": 1.5, "seen": True},
+        "fix": "safe",
+        "action": "make it even",
+        "refusal": None,
+    }
+    [check] = database["checks"]
+    assert [check[name] for name in ("count", "safe", "unsafe", "refused", "report")] == [4, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("code", list(OUTCOMES), ids=lambda code: code.name)
+def test_every_outcome_goes_with_its_code(code: ExitCode) -> None:
+    whole = document(code=code)
+    assert (whole["outcome"], whole["exit_code"]) == (OUTCOMES[code], int(code))
+    assert whole["databases"] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("s1", "s1"),
+        (2**63 - 1, 2**63 - 1),
+        (None, None),
+        (b"\x00\xff", {"blob": "00ff"}),
+        (BadText(b"caf\xe9"), {"blob": "636166e9"}),
+        (("default", 3, b"\x01"), ["default", 3, {"blob": "01"}]),
+        (float("inf"), "inf"),
+        ("half \ud83d", "half \\ud83d"),
+    ],
+)
+def test_keys(key: Key, shown: object) -> None:
+    [database] = document(make_scan([make_finding(key=key, session=key)]))["databases"]
+    assert (database["findings"][0]["key"], database["findings"][0]["session"]) == (shown, shown)
+
+
+_CELLS = st.none() | st.integers() | st.floats() | st.binary(max_size=20) | st.text(st.characters(codec=None))
+
+
+@given(key=_CELLS | st.tuples(_CELLS, _CELLS), source=st.text(st.characters(codec=None)), idle=st.floats())
+def test_whatever_a_store_holds_comes_out_valid(key: Key, source: str, idle: float) -> None:
+    document(make_scan([make_finding(key=key, detail={"source": source, "idle": idle, "odd": key})]))
+
+
+def test_a_path_that_is_no_text() -> None:
+    ref = StoreRef(Path(os.fsdecode(b"/srv/caf\xe9/state.db")), None, "default")
+    [database] = document(make_scan(ref=ref))["databases"]
+    assert (database["path"], database["home"]) == ("/srv/caf\\udce9/state.db", None)
+
+
+def test_the_schema_would_notice() -> None:
+    with pytest.raises(Exception, match="'sideways' is not one of"):
+        document(make_scan(held="sideways"))
+
+
+class _Discarding(io.TextIOBase):
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def test_memory_does_not_grow_with_the_findings() -> None:
+    def peak(count: int) -> int:
+        findings = Findings(make_finding(key=f"session-{n}") for n in range(count))
+        scan = make_scan(checks=[make_check()], findings=findings)
+        report = ScanJson(_Discarding())  # type: ignore[arg-type]  # a text stream that keeps nothing
+        tracemalloc.start()
+        report.store(scan)
+        reached = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        scan.findings.close()
+        return reached
+
+    peak(10)
+    assert peak(5000) < 2 * peak(50) + 50_000
+
+
+def test_the_schemas_ship_in_the_package() -> None:
+    from importlib.resources import files
+
+    folder = files("hermes_doctor.report").joinpath("schemas")
+    for name in ("scan.json", "checks.json"):
+        assert json.loads(folder.joinpath(name).read_text("utf-8"))["$schema"].endswith("2020-12/schema")
