@@ -1,0 +1,304 @@
+"""The search indexes over ``messages``: how each is laid out, keeping one in step, and whether it is.
+
+Layouts are read from the tables' own SQL, each index for itself: a file of 0.20 that 0.22.2 has opened has a new
+word index beside an old trigram one, and neither ``schema_version`` nor ``fts_storage_version`` tells.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import apsw
+
+from hermes_doctor.store.cells import Cell, Key, quote
+from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.view import StoreView
+
+#: All that releases make; the last only where the tokenizer ``cjk_unicode61`` has been built (0.20.0 on).
+INDEXES = ("messages_fts", "messages_fts_trigram", "messages_fts_cjk")
+
+#: How much of a tool's message the triggers of 0.21.5 on put into the index, in characters.
+_TOOL_CHARACTERS = 8192
+#: How many ids are asked about in one statement.
+_AT_ONCE = 500
+
+
+class Layout(enum.StrEnum):
+    """How an index is laid out.
+
+    INLINE: it holds texts of its own (files of 0.13 to 0.19). EXTERNAL: the texts are those of ``messages``, seen
+    directly or through a view (0.20 on). _1 is upstream's storage 1; _2 has no ``tool_calls`` in the trigram index
+    (no release made it); _3 leaves out what its view leaves out: long tool results, and for the trigram index the
+    messages of cron runs, subagents and delegates, so that it depends on rows of ``sessions``. UNKNOWN: none of these.
+    """
+
+    INLINE = "inline"
+    EXTERNAL_1 = "external-1"
+    EXTERNAL_2 = "external-2"
+    EXTERNAL_3 = "external-3"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+_EXTERNAL = frozenset({Layout.EXTERNAL_1, Layout.EXTERNAL_2, Layout.EXTERNAL_3})
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """What an index's CREATE statement says: its columns, and the table or view of its texts (None: its own)."""
+
+    columns: tuple[str, ...]
+    content: str | None
+
+
+def layouts(shape: Shape) -> dict[str, Layout]:
+    """Return the layout of each index that a release can have made, ABSENT for those that the store has not."""
+    return {name: _layout(shape, name) for name in INDEXES}
+
+
+def pending_range(view: StoreView, index: str = "messages_fts") -> tuple[int, int] | None:
+    """Return (progress, high water) of an index's deferred rebuild, None where none is going on.
+
+    Messages with ids above the first and up to the second are rightly not in the index yet (0.20.0 on).
+    """
+    question = _pending_question(view.shape, index)
+    return None if question is None else _pending(view.rows(*question))
+
+
+@contextmanager
+def kept_in_step(connection: apsw.Connection, view: StoreView, session_ids: Sequence[Key]) -> Iterator[None]:
+    """Keep the indexes that depend on ``sessions`` right while the body changes rows of these sessions.
+
+    No trigger of any release watches ``sessions``, so whoever changes a session's ``source``, ``_delegate_from`` in its
+    ``model_config``, or puts a missing session back, has to move its messages in or out of the index (measured on
+    0.21.5 and 0.22.2), in the same transaction. Does nothing on the other layouts. Messages that a deferred rebuild
+    has not come to are left to it; what is in the index already, although its session was gone, is not put in twice.
+
+    Raises apsw.SQLError where this machine lacks the index's tokenizer. Where the body raises, the transaction or
+    savepoint has to be rolled back, since the messages are out of the index then.
+    """
+    shape = view.shape
+    dependent = [name for name in INDEXES if _depends_on_sessions(shape, name)]
+    if not shape.has("messages", "id", "session_id"):
+        dependent = []
+    for name in dependent:
+        _move(connection, shape, name, session_ids, out=True)
+    yield
+    for name in dependent:
+        _move(connection, shape, name, session_ids, out=False)
+
+
+def check(connection: apsw.Connection, shape: Shape) -> list[str]:
+    """Return the names of the indexes that fail FTS5's own check.
+
+    It compares an external index with the messages, and an inline one only with its own texts: for those there is
+    `check_rows`. Where hermes itself is not done with an index (`unchecked`), only its structure is checked. The
+    connection must be one that may write; nothing is changed. Raises apsw.Error for anything but a failed check.
+    """
+    reasons = unchecked(connection, shape)
+    failed = []
+    for name, layout in layouts(shape).items():
+        if layout is Layout.ABSENT or _tokenizer_missing(connection, name):
+            continue
+        compares = layout in _EXTERNAL and name not in reasons
+        try:
+            connection.execute(
+                f"INSERT INTO {quote(name)}({quote(name)}, rank) VALUES ('integrity-check', ?)", (int(compares),)
+            )
+        except apsw.CorruptError:
+            failed.append(name)
+    return failed
+
+
+def unchecked(connection: apsw.Connection, shape: Shape) -> dict[str, str]:
+    """Return the indexes that cannot be compared with the messages here and now, and why, in a few words."""
+    reasons: dict[str, str] = {}
+    for name, layout in layouts(shape).items():
+        if layout is Layout.ABSENT:
+            continue
+        missing = _tokenizer_missing(connection, name)
+        question = _pending_question(shape, name)
+        if missing is not None:
+            reasons[name] = f"this machine lacks its tokenizer ({missing})"
+        elif layout is Layout.UNKNOWN:
+            reasons[name] = "its layout is none that a release makes"
+        elif question is not None and _pending(connection.execute(*question).fetchall()) is not None:
+            reasons[name] = "hermes is still rebuilding it"
+        elif _is_stale(connection, shape, name):
+            reasons[name] = "hermes has marked it for a rebuild"
+    return reasons
+
+
+def check_rows(connection: apsw.Connection, shape: Shape, ids: Sequence[int]) -> list[int]:
+    """Return those of the message ids that an index holds wrongly: missing, left over, or (inline) with another text.
+
+    Releases from 0.21.5 on shorten the results of tools in an inline index, too, so both texts are right there. An
+    id without a message must be in no index. Indexes named by `unchecked` are left out.
+    """
+    if not shape.has("messages", "id", "content"):
+        return []
+    reasons = unchecked(connection, shape)
+    wrong: set[int] = set()
+    for name, layout in layouts(shape).items():
+        if layout is Layout.ABSENT or name in reasons:
+            continue
+        question = _inline_question(shape, name) if layout is Layout.INLINE else _external_question(shape, name)
+        for start in range(0, len(ids), _AT_ONCE):
+            some = ids[start : start + _AT_ONCE]
+            asked = ", ".join("(?)" for _ in some)
+            wrong.update(row[0] for row in connection.execute(f"WITH asked(id) AS (VALUES {asked}) {question}", some))
+    return [each for each in ids if each in wrong]
+
+
+def _move(connection: apsw.Connection, shape: Shape, name: str, session_ids: Sequence[Key], *, out: bool) -> None:
+    """Take the sessions' messages out of an index, or put in those that its view shows and that are not in it."""
+    declared = _declared(shape, name)
+    assert declared is not None, "an index that depends on sessions has been recognised by what it declares"
+    index, texts = quote(name), ", ".join(quote(column) for column in declared.columns)
+    question = _pending_question(shape, name)
+    pending = _pending(connection.execute(*question).fetchall()) if question is not None else None
+    rebuilt = "" if pending is None else f" AND NOT (src.id > {pending[0]} AND src.id <= {pending[1]})"
+    # The view shows what should be in the index; docsize has one row for each message that is.
+    indexed = f"EXISTS (SELECT 1 FROM {quote(name + '_docsize')} AS indexed WHERE indexed.id = src.id)"
+    for start in range(0, len(session_ids), _AT_ONCE):
+        of_sessions, values = in_keys("session_id", session_ids[start : start + _AT_ONCE])
+        rows = (
+            f"FROM {quote(declared.content or '')} AS src"
+            f" WHERE src.id IN (SELECT id FROM messages WHERE {of_sessions}){rebuilt}"
+        )
+        if out:
+            connection.execute(
+                f"INSERT INTO {index}({index}, rowid, {texts}) SELECT 'delete', src.id, {texts} {rows} AND {indexed}",
+                values,
+            )
+        else:
+            connection.execute(
+                f"INSERT INTO {index}(rowid, {texts}) SELECT src.id, {texts} {rows} AND NOT {indexed}", values
+            )
+
+
+def _layout(shape: Shape, name: str) -> Layout:
+    if _sql_of(shape.virtual_tables, name) is None:
+        return Layout.ABSENT
+    declared = _declared(shape, name)
+    if declared is None or "content" not in declared.columns:
+        return Layout.UNKNOWN
+    if declared.content is None:
+        return Layout.INLINE
+    if name == "messages_fts" and declared.content == "messages":
+        return Layout.EXTERNAL_1
+    view = _sql_of(shape.views, declared.content)
+    if view is None:
+        return Layout.UNKNOWN
+    if name == "messages_fts" or _mentions_sessions(view):
+        return Layout.EXTERNAL_3
+    return Layout.EXTERNAL_1 if "tool_calls" in declared.columns else Layout.EXTERNAL_2
+
+
+def _depends_on_sessions(shape: Shape, name: str) -> bool:
+    declared = _declared(shape, name)
+    view = _sql_of(shape.views, declared.content) if declared is not None and declared.content else None
+    return view is not None and _mentions_sessions(view)
+
+
+def _mentions_sessions(view: str) -> bool:
+    return re.search(r"\b(JOIN|FROM)\s+\W?sessions\b", view, re.I) is not None
+
+
+def _declared(shape: Shape, name: str) -> _Declared | None:
+    """Take an index's CREATE statement apart; None where it is no FTS5 table."""
+    match = re.search(r"\bUSING\s+fts5\s*\((.*)\)\s*$", _sql_of(shape.virtual_tables, name) or "", re.I | re.S)
+    if match is None:
+        return None
+    columns: list[str] = []
+    content: str | None = None
+    for argument in re.findall(r"(?:'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[^,'\"])+", match.group(1)):
+        key, equals, value = (part.strip() for part in argument.partition("="))
+        if not equals:
+            columns.append(key.split()[0].strip("'\"`[]").lower())
+        elif key.lower() == "content":
+            content = value.strip("'\"`[]").lower()
+    return _Declared(tuple(columns), content)
+
+
+def _sql_of(objects: Mapping[str, str], name: str) -> str | None:
+    return next((sql for known, sql in objects.items() if known.lower() == name.lower()), None)
+
+
+def _prefix(name: str) -> str:
+    """By which keys of state_meta the state of an index is known: the cjk one is rebuilt by itself."""
+    return "fts_cjk" if name == "messages_fts_cjk" else "fts"
+
+
+def _pending_question(shape: Shape, name: str) -> tuple[str, tuple[Cell, ...]] | None:
+    """Return the query whose answer `_pending` takes, its keys as its values; None where nothing can be pending."""
+    if not shape.has("state_meta", "key", "value") or _layout(shape, name) not in _EXTERNAL:
+        return None
+    # As the triggers read them (0.20.0 on).
+    return (
+        "SELECT (SELECT CAST(value AS INTEGER) FROM state_meta WHERE key = ?1),"
+        " (SELECT CAST(value AS INTEGER) FROM state_meta WHERE key = ?2)",
+        (f"{_prefix(name)}_rebuild_progress", f"{_prefix(name)}_rebuild_high_water"),
+    )
+
+
+def _pending(rows: Sequence[tuple[Cell, ...]]) -> tuple[int, int] | None:
+    progress, high_water = rows[0]
+    if not isinstance(high_water, int):
+        return None
+    low = progress if isinstance(progress, int) else -1
+    return (low, high_water) if low < high_water else None
+
+
+def _is_stale(connection: apsw.Connection, shape: Shape, name: str) -> bool:
+    """Whether hermes has detached the index's triggers and will rebuild it (0.20.6 on)."""
+    if not shape.has("state_meta", "key", "value"):
+        return False
+    found = connection.execute(
+        "SELECT 1 FROM state_meta WHERE key = ? AND CAST(value AS TEXT) = '1'", (f"{_prefix(name)}_stale",)
+    )
+    return found.fetchone() is not None
+
+
+def _tokenizer_missing(connection: apsw.Connection, name: str) -> str | None:
+    """Return the name of the tokenizer that an index wants and this machine lacks, None where it works."""
+    try:
+        connection.execute(f"SELECT 1 FROM {quote(name)} LIMIT 0")
+    except apsw.SQLError as error:
+        match = re.search(r"no such tokenizer: (\S+)", str(error))
+        if match is None:
+            raise
+        return match.group(1)
+    return None
+
+
+def _inline_question(shape: Shape, name: str) -> str:
+    """Return the query for those of ``asked`` whose text in an inline index is not that of the message."""
+
+    def text(content: str) -> str:
+        others = (f"coalesce({shape.column('messages', c, alias='m')}, '')" for c in ("tool_name", "tool_calls"))
+        return " || ' ' || ".join((f"coalesce({content}, '')", *others))
+
+    role = shape.column("messages", "role", alias="m")
+    whole, short = text("m.content"), text(f"substr(m.content, 1, {_TOOL_CHARACTERS})")
+    own = f"SELECT c0 FROM {quote(name + '_content')} AS own WHERE own.id = asked.id"
+    indexed = f"EXISTS (SELECT 1 FROM {quote(name + '_docsize')} AS indexed WHERE indexed.id = asked.id)"
+    return (
+        "SELECT asked.id FROM asked LEFT JOIN messages AS m ON m.id = asked.id WHERE CASE WHEN m.id IS NULL"
+        f" THEN {indexed} OR EXISTS ({own})"
+        f" ELSE NOT {indexed} OR (({own}) IS NOT {whole} AND ({role} IS NOT 'tool' OR ({own}) IS NOT {short})) END"
+    )
+
+
+def _external_question(shape: Shape, name: str) -> str:
+    """Return the query for those of ``asked`` that are in an external index and should not be, or the other way."""
+    declared = _declared(shape, name)
+    assert declared is not None, "the layout was read from what it declares"
+    wanted = f"EXISTS (SELECT 1 FROM {quote(declared.content or '')} AS src WHERE src.id = asked.id)"
+    indexed = f"EXISTS (SELECT 1 FROM {quote(name + '_docsize')} AS indexed WHERE indexed.id = asked.id)"
+    return f"SELECT asked.id FROM asked WHERE {wanted} IS NOT {indexed}"
