@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hermes_doctor.engine.model import Check, Finding, RowRule
-from hermes_doctor.store.cells import Cell, Key, quote
+from hermes_doctor.store.cells import BadText, Cell, Key, quote
 from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.shape import Table
 from hermes_doctor.store.view import StoreView
@@ -96,15 +96,33 @@ def ask(check: Check, keys: Sequence[Key], view: StoreView) -> Iterator[Finding]
         return
     table = view.shape.tables.get(rule.table.lower())
     laid_over = lay(table, [(check, rule)], view) if table else None
-    if table is None or laid_over is None or len(table.primary_key) > 1:
+    among = _among(table, keys) if table else None
+    if laid_over is None or among is None:
         return
-    key = quote(table.primary_key[0]) if table.primary_key else table.rowid
-    if key is None:
-        return
-    among, cells = in_keys(key, keys)
-    sql = f"SELECT {', '.join(laid_over.columns)} FROM {quote(table.name)} WHERE {among} AND ({laid_over.where})"
+    condition, cells = among
+    sql = (
+        f"SELECT {', '.join(laid_over.columns)} FROM {quote(laid_over.table.name)}"
+        f" WHERE ({condition}) AND ({laid_over.where})"
+    )
     for values in view.rows(sql, cells):
         yield from _judge(laid_over, values, view, _reraise)
+
+
+def _among(table: Table, keys: Sequence[Key]) -> tuple[str, tuple[Cell, ...]] | None:
+    """Return an SQL condition, and its values, that a row is one of these; None where rows have no key at all."""
+    names = [quote(column) for column in table.primary_key] or ([table.rowid] if table.rowid else [])
+    if not names:
+        return None
+    if len(names) == 1:
+        condition, cells = in_keys(names[0], [key for key in keys if key is not None])
+        # A primary key that is no rowid may be NULL, in SQLite.
+        return (f"{condition} OR {names[0]} IS NULL" if None in keys else condition), cells
+    rows = [key for key in keys if isinstance(key, tuple) and len(key) == len(names)]
+    parts = [(name, cell) for key in rows for name, cell in zip(names, key, strict=True)]
+    equal = [f"{name} IS {'CAST(? AS TEXT)' if isinstance(cell, BadText) else '?'}" for name, cell in parts]
+    width = len(names)
+    each = [" AND ".join(equal[start : start + width]) for start in range(0, len(equal), width)]
+    return " OR ".join(f"({one})" for one in each) or "0", tuple(cell for _, cell in parts)
 
 
 def _judge(
