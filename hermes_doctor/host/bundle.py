@@ -169,7 +169,7 @@ def _look(path: Path) -> tuple[Bundle, int | None]:
             _require_file(path, status)
             header = file.read(_HEADER_BYTES) or b""
             if not header.strip(b"\x00"):
-                _say_zeroed(path, real_path, file.read)
+                _say_zeroed(path, real_path, len(header), file.read)
         except OSError as error:
             raise unreadable(path, error) from None
     page_size = _page_size(path, header)
@@ -232,9 +232,8 @@ def _page_size(path: Path, header: bytes) -> int:
     return page_size
 
 
-def _say_zeroed(path: Path, real_path: Path, read: Callable[[int], bytes | None]) -> None:
+def _say_zeroed(path: Path, real_path: Path, looked_at: int, read: Callable[[int], bytes | None]) -> None:
     """Raise for a file whose header is all zeros, saying whether the rest is, too."""
-    looked_at = _HEADER_BYTES
     while looked_at < _ZEROS_LOOKED_AT:
         chunk = read(_CHUNK)
         if not chunk:

@@ -74,8 +74,8 @@ def transcript_exists(home: Path, session_id: str) -> bool:
         return True
     if any(c in "/\\\x00" for c in session_id):
         return True
-    # Since 0.19 names in these folders have anything but word characters replaced, and a hash added.
-    spellings = {session_id, re.sub(r"[^\w-]", "_", session_id).strip("._")[:96]}
+    # 0.19 and newer replace what is no word character in a dump's name, and add a hash.
+    spellings = {session_id, re.sub(r"[^\w-]", "_", session_id).strip("._")[:96] or "session"}
     folders, all_known = _session_folders(home)
     if not all_known:
         return True
