@@ -124,7 +124,7 @@ def _summary(fault: Fault, version: int) -> str:
         case Kind.DELEGATE_LOOP if fault.count == 1:
             return "is marked as its own delegate, so that deleting it may take others"
         case Kind.DELEGATE_LOOP:
-            return f"{fault.count} delegates are marked as each other's, so that deleting one may take its parent"
+            return f"is one of {fault.count} delegates marked as each other's, so that deleting one may take its parent"
         case Kind.SEVERAL:
             return f"goes on in {fault.count} sessions, each of which may hold turns of its own"
         case Kind.LONG_CHAIN:
