@@ -7,6 +7,9 @@ class BadText(bytes):
     """Text of a store that is not valid in its encoding; the bytes as stored."""
 
 
+#: Python's names for the encodings that SQLite does not call UTF-8.
+CODECS = {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}
+
 #: What a cell may hold, as Python sees it.
 Cell = str | int | float | bytes | None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from hermes_doctor.store.cells import BadText, Cell, Key, quote
+from hermes_doctor.store.cells import CODECS, BadText, Cell, Key, quote
 from hermes_doctor.store.shape import Table
 
 #: Age at which a snapshot is renewed, in seconds: what is under way then ends first, and none may reach 30.
@@ -244,6 +244,6 @@ def _decode(kind: Cell, cell: Cell, encoding: str) -> Cell:
     if kind != "text" or not isinstance(cell, bytes):
         return cell
     try:
-        return cell.decode({"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}.get(encoding, "utf-8"))
+        return cell.decode(CODECS.get(encoding, "utf-8"))
     except UnicodeDecodeError:
         return BadText(cell)

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import apsw
 
-from hermes_doctor.store.cells import quote
+from hermes_doctor.store.cells import CODECS, quote
 
 #: The newest schema that this doctor knows (0.22.2).
 KNOWN_SCHEMA = 31
@@ -97,22 +97,28 @@ def read_shape(connection: apsw.Connection) -> Shape:
     Raises apsw.Error where the schema itself cannot be read; a single table that cannot be described is named in
     ``unreadable`` and left out.
     """
-    objects = connection.execute(
-        "SELECT type, name, coalesce(sql, '') FROM sqlite_schema WHERE typeof(name) = 'text'"
-    ).fetchall()
+    encoding = str(connection.pragma("encoding"))
     of_type: dict[str, dict[str, str]] = {"table": {}, "view": {}, "trigger": {}, "index": {}}
-    for kind, name, sql in objects:
-        of_type.setdefault(str(kind), {})[str(name)] = str(sql)
+    unreadable: list[str] = []
+    # As bytes: one name or comment that is no text would end the reading.
+    for kind, raw_name, raw_sql in connection.execute(
+        "SELECT CAST(type AS TEXT), CAST(name AS BLOB), CAST(coalesce(sql, '') AS BLOB)"
+        " FROM sqlite_schema WHERE typeof(name) = 'text'"
+    ):
+        name = _text(raw_name, encoding)
+        if name is not None:
+            of_type.setdefault(str(kind), {})[name] = _text(raw_sql, encoding, errors="replace") or ""
+        elif kind == "table":
+            unreadable.append(_text(raw_name, encoding, errors="backslashreplace") or "")
     virtual = {n: s for n, s in of_type["table"].items() if re.match(r"\s*create\s+virtual\b", s, re.I)}
     shadows = {f"{name}{suffix}".lower() for name in virtual for suffix in _SHADOW_SUFFIXES}
     tables: dict[str, Table] = {}
-    unreadable: list[str] = []
     for name in of_type["table"]:
         if name in virtual or name.lower() in shadows or name.lower().startswith("sqlite_"):
             continue
         try:
             tables[name.lower()] = _read_table(connection, name)
-        except apsw.Error:
+        except (apsw.Error, UnicodeDecodeError):
             unreadable.append(name)
     return Shape(
         tables=tables,
@@ -121,9 +127,18 @@ def read_shape(connection: apsw.Connection) -> Shape:
         triggers=of_type["trigger"],
         indexes=of_type["index"],
         schema_version=_read_schema_version(connection, tables),
-        encoding=str(connection.pragma("encoding")),
+        encoding=encoding,
         unreadable=tuple(unreadable),
     )
+
+
+def _text(raw: object, encoding: str, errors: str = "strict") -> str | None:
+    """Decode text as the store holds it; None where it is no text."""
+    assert isinstance(raw, bytes)
+    try:
+        return raw.decode(CODECS.get(encoding, "utf-8"), errors)
+    except UnicodeDecodeError:
+        return None
 
 
 def _read_table(connection: apsw.Connection, name: str) -> Table:
