@@ -119,16 +119,15 @@ def _take(path: Path, who: str, somebody: str, owner: Path | None) -> int:
 def _open(path: Path, owner: Path | None) -> int:
     """Open a lock file, made with mode 0600 and the owner of the file ``owner`` where it is not there."""
     flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    model = owner.stat() if owner is not None else None
     try:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         descriptor = os.open(path, flags)
     else:
-        if owner is not None and sys.platform != "win32":
-            status = owner.stat()
-            if status.st_uid != os.geteuid():
-                with contextlib.suppress(OSError):
-                    os.fchown(descriptor, status.st_uid, status.st_gid)
+        if model is not None and sys.platform != "win32" and model.st_uid != os.geteuid():
+            with contextlib.suppress(OSError):
+                os.fchown(descriptor, model.st_uid, model.st_gid)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
         os.close(descriptor)

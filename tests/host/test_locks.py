@@ -71,7 +71,8 @@ class Peer:
 
 
 @contextmanager
-def another_doctor() -> Iterator[Peer]:
+def another_doctor(also: str = "") -> Iterator[Peer]:
+    """A process that takes the doctor's locks when it is told to; ``also``: more Python for it to begin with."""
     setup = (
         "from contextlib import ExitStack\n"
         "from pathlib import Path\n"
@@ -81,7 +82,7 @@ def another_doctor() -> Iterator[Peer]:
         "    held.enter_context(lock(Path(path)))\n"
         "    return 'taken'\n"
     )
-    peer = Peer(setup, [], dict(os.environ) | {"PYTHONPATH": str(ROOT)})
+    peer = Peer(setup + also, [], dict(os.environ) | {"PYTHONPATH": str(ROOT)})
     try:
         yield peer
     finally:
@@ -112,6 +113,7 @@ def hermes_at(home: Home, version: str) -> Iterator[Peer]:
         "def holder_is_dead():\n"
         "    return common._lock_holder_provably_dead(record())\n"
     )
+    home.store.touch()
     peer = Peer(setup, [str(home.store)], environment(home.path, get(version)))
     try:
         yield peer
@@ -196,20 +198,20 @@ def test_processes_that_are_started_meanwhile_do_not_inherit_the_lock(tmp_path: 
 
 def test_a_lock_on_a_file_that_was_replaced_meanwhile_is_not_taken_for_the_lock(tmp_path: Path) -> None:
     """The other process replaces the file at the very moment before it locks what it had opened."""
-    with another_doctor() as other:
-        setup = (
-            "exec('import sys, os\\ncount = 0\\n"
-            "def hook(event, args):\\n"
-            "    global count\\n"
-            '    if event == "fcntl.flock" and not count:\\n'
-            "        count = 1\\n"
-            f"        os.rename({str(tmp_path / 'fresh')!r}, {str(tmp_path / 'doctor.lock')!r})\\n"
-            "sys.addaudithook(hook)', globals())"
-        )
-        (tmp_path / "doctor.lock").write_bytes(b"")
-        (tmp_path / "fresh").write_bytes(b"")
-        fresh = (tmp_path / "fresh").stat().st_ino
-        assert other.ask(setup) is None
+    replace_once = (
+        "import sys, os\n"
+        "count = 0\n"
+        "def hook(event, args):\n"
+        "    global count\n"
+        "    if event == 'fcntl.flock' and not count:\n"
+        "        count = 1\n"
+        f"        os.rename({str(tmp_path / 'fresh')!r}, {str(tmp_path / 'doctor.lock')!r})\n"
+        "sys.addaudithook(hook)\n"
+    )
+    (tmp_path / "doctor.lock").write_bytes(b"")
+    (tmp_path / "fresh").write_bytes(b"")
+    fresh = (tmp_path / "fresh").stat().st_ino
+    with another_doctor(replace_once) as other:
         assert other.ask(f"take(doctor_lock, {str(tmp_path)!r})") == "taken"
         assert other.ask("count") == 1
         assert (tmp_path / "doctor.lock").stat().st_ino == fresh
@@ -224,7 +226,7 @@ def test_what_is_no_lock_file_is_left_alone(tmp_path: Path, content: str) -> Non
         path.mkdir()
     else:
         path.write_bytes(b"a book" * 1000)
-    with pytest.raises(OSError, match="doctor.lock"), doctor_lock(tmp_path):
+    with pytest.raises(OSError, match=r"doctor\.lock"), doctor_lock(tmp_path):
         pass
     assert path.is_dir() or path.read_bytes() == b"a book" * 1000
 
@@ -264,7 +266,7 @@ def test_hermes_reads_our_record(home: Home, version: str) -> None:
 
 
 def test_our_record_is_the_one_that_hermes_writes(home: Home) -> None:
-    """0.22.2 writes its record into its other lock files; ours has the same keys and, of one process, values."""
+    """0.22.2 writes its record into its other lock files; ours has the same keys and kinds of values."""
     with hermes_at(home, "0.22.2") as hermes, upstream_maintenance_lock(home.store):
         ours = hermes.ask("record()")
         theirs = hermes.ask("[common._write_lock_holder_record(open('their.lock', 'w+b')), open('their.lock').read()]")
@@ -283,6 +285,12 @@ def test_hermes_prunes_nothing_while_the_doctor_is_at_work(home: Home, version: 
         assert home.session(version, "old") is not None
     assert home.run(version, prune)[0]["pruned"] == 1
     assert home.session(version, "old") is None
+
+
+def test_without_a_store_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), upstream_maintenance_lock(tmp_path / "state.db"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_lock_file_of_hermes_is_made_private_and_never_removed(tmp_path: Path) -> None:
