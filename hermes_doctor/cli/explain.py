@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from hermes_doctor.cli.options import Output, output_options
+from hermes_doctor.cli.options import Output, page_options
 from hermes_doctor.cli.types import CheckName
 
 
 @click.command(short_help="Show one check's page.")
 @click.argument("check", type=CheckName(), metavar="CHECK")
-@output_options
+@page_options
 def explain(check: str, output: Output) -> None:
     """Show what a check finds, why it matters, how it decides, what its fix does and how safe that is."""
     from checks import CHECKS

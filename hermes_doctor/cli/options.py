@@ -70,6 +70,21 @@ class Output:
         return self.progress and not self.quiet and _is_smart_terminal(sys.stderr)
 
 
+_OUTPUT = click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the result to this file (mode 0600) instead of standard output.",
+)
+_COLOR = click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="When to use colour. NO_COLOR is honoured.",
+)
+
+
 def _is_smart_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -134,12 +149,7 @@ def output_options(command: Command) -> Command:
             "--format", type=click.Choice(["table", "json"]), default="table", show_default=True, help="The format."
         ),
         click.option("--json", is_flag=True, help="Short for --format json."),
-        click.option(
-            "--output",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Write the result to this file (mode 0600) instead of standard output.",
-        ),
+        _OUTPUT,
         click.option(
             "--limit",
             type=click.IntRange(min=0),
@@ -150,14 +160,18 @@ def output_options(command: Command) -> Command:
         ),
         click.option("--quiet", is_flag=True, help="Say only what is wrong."),
         click.option("--no-progress", is_flag=True, help="Draw no progress line."),
-        click.option(
-            "--color",
-            type=click.Choice(["auto", "always", "never"]),
-            default="auto",
-            show_default=True,
-            help="When to use colour. NO_COLOR is honoured.",
-        ),
+        _COLOR,
     )
+
+
+def page_options(command: Command) -> Command:
+    """Give a command that shows a text only ``--output`` and ``--color``; they come as ``output``."""
+
+    @functools.wraps(command)
+    def gather(*args: Any, output: Path | None, color: str, **rest: Any) -> Any:
+        return command(*args, output=Output(file=output, color=color), **rest)
+
+    return _with(gather, _OUTPUT, _COLOR)
 
 
 def _format(named: str, as_json: bool) -> str:

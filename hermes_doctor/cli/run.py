@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import signal
@@ -18,6 +19,9 @@ from hermes_doctor.cli.failures import describe
 _FAILED = 3
 _STOPPED = 7
 
+#: Signs of our own reports that an old encoding may lack, and what stands for them there.
+_PLAINER = {"·": "-", "…": "...", "•": "*"}
+
 
 class Terminated(KeyboardInterrupt):
     """A signal asked the program to stop; it is handled like Ctrl-C."""
@@ -30,15 +34,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = _invoke(arguments)
         sys.stdout.flush()
-    except click.exceptions.Exit as error:
-        code = error.exit_code
-    except click.UsageError as error:
-        error.show()
-        code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = _FAILED
+        return code
     except (click.Abort, KeyboardInterrupt):
+        # What is left to do takes no time: an impatient second Ctrl-C would only add noise.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _say("stopped. What was done stands; the same command carries on.")
         code = _STOPPED
     except BrokenPipeError:
@@ -46,13 +45,25 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         _say(describe(error))
         code = _FAILED
-    return _settle(code)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+    _drop_output()
+    return code
 
 
 def _invoke(arguments: Sequence[str]) -> int:
     # Not app.main(): it has exit codes of its own for an interrupt and a closed pipe.
-    with app.make_context(_called_as(), list(arguments)) as context:
-        app.invoke(context)
+    try:
+        with app.make_context(_called_as(), list(arguments)) as context:
+            app.invoke(context)
+    except click.exceptions.Exit as end:
+        return int(end.exit_code)
+    except click.UsageError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return _FAILED
     return 0
 
 
@@ -76,9 +87,20 @@ def _listen() -> None:
 
 def _speak_plainly() -> None:
     """Never fail on a character that the reader's encoding lacks."""
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+    codecs.register_error("plainer", _plainer)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="plainer")
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    """Give a plainer sign for one that cannot be encoded, else its number."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    escaped = (_PLAINER.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in signs)
+    return "".join(escaped), error.end
 
 
 def _say(line: str) -> None:
@@ -86,18 +108,8 @@ def _say(line: str) -> None:
         sys.stderr.write(f"doctor: {line}\n")
 
 
-def _settle(code: int) -> int:
-    """Flush what is left, or else drop it: Python would complain about it at its end, with a code of its own."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        code = _STOPPED
-    except OSError as error:
-        _say(describe(error))
-        code = _FAILED
-    else:
-        return code
+def _drop_output() -> None:
+    """Drop what is not written yet: Python would try again at its end, and complain with a code of its own."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
-    return code

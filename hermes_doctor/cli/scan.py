@@ -64,7 +64,7 @@ def _scan_all(
     fix_command: str | None,
 ) -> ExitCode:
     """Scan and report one store after the other; a stop ends the round, and the report is completed all the same."""
-    from hermes_doctor.engine.model import ExitCode, worst
+    from hermes_doctor.engine.model import Bucket, ExitCode, worst
     from hermes_doctor.engine.scan import ScanOptions
     from hermes_doctor.report.model import RunEnd, RunStart
     from hermes_doctor.report.progress import ProgressLine
@@ -77,19 +77,22 @@ def _scan_all(
     faults: list[str] = []
     mendable = False
     waiting = list(refs)
-    try:
-        while waiting:
+    while waiting:
+        # Only here: a stop in the middle of writing must leave a document that nobody takes for a whole one.
+        try:
             with ProgressLine(sys.stderr, output.shows_progress()) as progress:
                 result = _scan_one(waiting[0], chosen, options, progress)
-            with result.findings:
-                codes.append(result.exit_code(fail_on))
-                faults += [check.check.name for check in result.checks if check.count]
-                mendable = mendable or any(bucket in ("safe", "unsafe") for r in result.checks for bucket in r.buckets)
-                waiting.pop(0)
-                reporter.store(result)
-    except KeyboardInterrupt:
-        codes.append(ExitCode.STOPPED)
-        _say_stopped(len(refs), len(waiting))
+        except KeyboardInterrupt:
+            codes.append(ExitCode.STOPPED)
+            _say_stopped(len(refs), len(waiting))
+            break
+        waiting.pop(0)
+        with result.findings:
+            codes.append(result.exit_code(fail_on))
+            for check in result.checks:
+                faults += [check.check.name] if check.count else []
+                mendable = mendable or check.buckets[Bucket.SAFE] + check.buckets[Bucket.UNSAFE] > 0
+            reporter.store(result)
     code = worst(codes)
     next_commands = [fix_command] if fix_command and mendable else []
     next_commands += [f"doctor explain {faults[0]}"] if faults else []

@@ -74,6 +74,8 @@ class ScanTable:
                 self._healthy(scan)
             return
         lines = [self._header(scan)]
+        if found and not scan.consistent:
+            notes.append("Somebody wrote to it while it was read: what is reported was confirmed row by row.")
         lines += [line for note in notes for line in self._wrap(note)]
         lines += [line for result in failed for line in self._wrap(_failure(result))]
         if found:
@@ -119,7 +121,8 @@ class ScanTable:
         if self._printed and not self._healthy_last:
             self._write("\n")
         line = f"{self._look.ink.bold(short_path(scan.ref.path))}   {self._look.ink.good('healthy')}"
-        self._write(" · ".join([line, *_facts(scan)]) + "\n")
+        moved = [] if scan.consistent else ["written to meanwhile"]
+        self._write(" · ".join([line, *_facts(scan), *moved]) + "\n")
         self._printed = self._healthy_last = True
 
     def _closed(self, scan: StoreScan) -> list[str]:
@@ -259,7 +262,7 @@ def _holding(scan: StoreScan) -> str:
 
 
 def _notes(scan: StoreScan) -> list[str]:
-    """What a person should know about how the store was read."""
+    """Return what a person should know about the store, even if nothing else is wrong with it."""
     notes: list[str] = []
     if scan.condition is Condition.NEEDS_RECOVERY:
         notes.append("Its last writer did not finish. A private copy was recovered and read; the store is as it was.")
@@ -270,8 +273,6 @@ def _notes(scan: StoreScan) -> list[str]:
         )
     if scan.reason:
         notes.append(visible(scan.reason))
-    if not scan.consistent:
-        notes.append("Somebody wrote to it while it was read: what is reported was confirmed row by row.")
     notes += [f"Left behind by the scan: {visible(left)}" for left in scan.trace]
     return notes
 

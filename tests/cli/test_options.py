@@ -25,6 +25,7 @@ def run(*arguments: str | Path, env: dict[str, str | None] | None = None) -> Res
         (["scan", "--check", "xyzzy"], "Known: "),
         (["explain", "double-encode"], "Did you mean double-encoded?"),
         (["explain"], "CHECK"),
+        (["explain", "open-zombies", "--json"], "--json"),
         (["scna"], "Did you mean scan?"),
         (["scan", "--check", "open-zombies", "--skip", "open-zombies"], "no check to run"),
         (["scan", "--idle", "90"], "as in 90m, 24h or 7d"),

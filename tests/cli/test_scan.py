@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import json
 import os
 import shutil
 import signal
 import stat
-import subprocess
+import struct
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import apsw
 import pytest
@@ -22,7 +26,7 @@ from hermes_doctor.cli.app import app
 from hermes_doctor.demo.home import make_demo_home
 from hermes_doctor.engine.model import RelationRule, RowRule, Severity
 from hermes_doctor.store.shape import Shape
-from tests.cli.support import MODULE, doctor, listing, start, valid
+from tests.cli.support import MODULE, doctor, environment, listing, start, valid
 
 
 def test_a_healthy_store_gets_one_line(tmp_path: Path, healthy: Path) -> None:
@@ -435,24 +439,60 @@ def test_a_locked_store_is_said_to_be_locked(tmp_path: Path) -> None:
     assert "locked" in done.stdout
 
 
-def test_progress_is_for_terminals_only(tmp_path: Path, damaged: Path) -> None:
-    done = doctor(tmp_path, "scan", damaged)
-    assert done.stderr == ""
+def _waiting_in(pipe: IO[str]) -> int:
+    """Returns how many bytes nobody has read yet."""
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]  # type: ignore[no-any-return]  # an int
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="takes a pseudo-terminal")
-def test_on_a_terminal_the_table_is_clean(tmp_path: Path, damaged: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="a pipe holds 64 KiB here")
+def test_a_stop_while_the_document_is_written_leaves_half_of_one(tmp_path: Path, damaged: Path) -> None:
+    connection = apsw.Connection(str(damaged))
+    connection.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)"
+        " INSERT INTO sessions(id, source, started_at, message_count) SELECT 'z' || i, 'cron', 1700000000 + i, 1 FROM n"
+    )
+    connection.close()
+    # Nobody reads: far more than a pipe holds is to be written, so the doctor waits.
+    running = start(tmp_path, "scan", damaged, "--json")
+    try:
+        assert running.stdout is not None
+        deadline = time.monotonic() + 30
+        while _waiting_in(running.stdout) < 60_000:
+            assert time.monotonic() < deadline, "the scan never filled its pipe"
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        code = running.wait(timeout=30)
+        stdout, stderr = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert code == 7
+    assert stderr.startswith("doctor: stopped.")
+    assert len(stderr.splitlines()) == 1
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(stdout)
+
+
+def _seen_on_terminal(folder: Path, *arguments: str | Path) -> tuple[str, int | None]:
+    """What standard error shows where it is a terminal, and the exit code; standard output is a pipe."""
     leading, following = os.openpty()
     try:
-        process = start(
-            tmp_path, "scan", damaged, "--no-progress", stdin=following, stdout=subprocess.PIPE, stderr=following
-        )
-        stdout, _ = process.communicate(timeout=60)
+        process = start(folder, *arguments, env=environment(folder, TERM="xterm"), stdin=following, stderr=following)
+        process.communicate(timeout=60)
         os.set_blocking(leading, False)
-        with pytest.raises(BlockingIOError):
-            os.read(leading, 1000)
+        try:
+            return os.read(leading, 100_000).decode(), process.returncode
+        except BlockingIOError:
+            return "", process.returncode
     finally:
         os.close(leading)
         os.close(following)
-    assert process.returncode == 1
-    assert "double-encoded" in stdout
+
+
+def test_progress_is_for_terminals_only(tmp_path: Path, damaged: Path) -> None:
+    seen, code = _seen_on_terminal(tmp_path, "scan", damaged)
+    assert code == 1
+    assert "~/damaged/state.db  reading" in seen
+    assert seen.endswith("\r")
+    assert _seen_on_terminal(tmp_path, "scan", damaged, "--no-progress") == ("", 1)
+    assert _seen_on_terminal(tmp_path, "scan", damaged, "--quiet") == ("", 1)
+    assert doctor(tmp_path, "scan", damaged).stderr == ""

@@ -162,9 +162,19 @@ def test_a_full_disk_is_the_machines_failure(tmp_path: Path, damaged: Path) -> N
 
 
 def test_an_encoding_without_the_signs_is_survived(tmp_path: Path, damaged: Path) -> None:
-    done = doctor(tmp_path, "scan", damaged, extra={"PYTHONIOENCODING": "ascii"})
+    done = doctor(tmp_path, "scan", damaged, "--limit", "1", extra={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 1
-    assert "double-encoded" in done.stdout
+    assert "schema 31 - 18 sessions - " in done.stdout
+    assert "... and " in done.stdout
+    folder = tmp_path / "漢"
+    shutil.copytree(damaged.parent, folder)
+    assert "\\u6f22" in doctor(tmp_path, "scan", folder, extra={"PYTHONIOENCODING": "ascii"}).stdout
+
+
+def test_an_argument_that_is_no_text_is_survived(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "scan", "--check", os.fsdecode(b"caf\xe9"))
+    assert done.returncode == 2
+    assert "there is no check 'caf\\udce9'" in done.stderr
 
 
 def test_the_tests_environment_hides_the_testers_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,6 @@ def test_a_store_that_cannot_be_read_says_why_and_what_next(condition: Condition
     [
         ({"condition": Condition.NEEDS_RECOVERY}, "last writer did not finish"),
         ({"condition": Condition.NEWER_SCHEMA, "schema_version": 99}, "newer than what this doctor knows (31)"),
-        ({"consistent": False}, "wrote to it while it was read"),
         ({"trace": ["an empty state.db-shm"]}, "Left behind by the scan: an empty state.db-shm"),
     ],
 )
@@ -113,6 +112,12 @@ def test_how_it_was_read_is_said_even_without_findings(changes: dict[str, Any], 
     text = " ".join(printed(make_scan(**changes), quiet=True).split())
     assert "healthy" not in text
     assert said in text
+
+
+def test_a_store_that_moved_says_so() -> None:
+    assert "wrote to it while it was read" in printed(make_scan([make_finding()], consistent=False))
+    assert printed(make_scan(consistent=False)).endswith("messages · written to meanwhile\n")
+    assert printed(make_scan(consistent=False), quiet=True) == ""
 
 
 @pytest.mark.parametrize(
