@@ -263,7 +263,7 @@ FAULTS: tuple[Case, ...] = (
         (compressed("p"), Session("c", "p", started=8 * DAY), _stub()),
         {"p": Expected(Kind.SEVERAL, REPORT)},
     ),
-    Case("more links than any release follows", chain(1001), {"0": Expected(Kind.LONG_CHAIN, REPORT)}),
+    Case("more links than any release follows", chain(1001), {"0": Expected(Kind.LONG_CHAIN, REPORT)}, since="0.22.2"),
     Case(
         "180 links, in a release that follows 100", chain(180), {"0": Expected(Kind.LONG_CHAIN, REPORT)}, until="0.22.2"
     ),
@@ -397,6 +397,7 @@ LOOK_ALIKES: tuple[Case, ...] = (
     Case("hidden by an upgrade", (Session("a", marks={"_delegate_from": "__orphaned__"}),)),
     Case("a delegate whose parent was deleted by hermes", (Session("a", marks={"_delegate_from": "@gone"}),)),
     Case("100 links", chain(100)),
+    Case("1000 links", chain(1000), since="0.22.2"),
     Case("180 links, in a release that follows 1000", chain(180), since="0.22.2"),
 )
 
