@@ -18,7 +18,7 @@ from hermes_doctor.store.nested_json import Refusal, Unwrapped, unwrap_cells
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 from tests.checks.support import findings_of
-from tests.oracle.faults import fork_double_encoded, rewritten_by_a_script
+from tests.oracle.faults import planting
 from tests.oracle.history import CALLS, REASONING
 from tests.oracle.home import CallError, Home
 from tests.oracle.releases import NEWEST, Release, between, get
@@ -136,7 +136,7 @@ class Planted:
         return self.home.store
 
 
-def plant(home: Home, release: Release) -> Planted:
+def plant_cases(home: Home, release: Release) -> Planted:
     """One session whose rows are the cases that this release's columns can show."""
     made = home.run(release, [call("create_session", "s1", "cli"), sql("PRAGMA table_info(messages)")])
     columns = {row[1] for row in made[1]}
@@ -194,13 +194,13 @@ SHOWN = {"0.13.0": len(CASES) - 5, "0.19.0": len(CASES) - 4, "0.22.2": len(CASES
 
 @pytest.mark.parametrize("release", [get(version) for version in SHOWN], ids=str)
 def test_every_case_is_judged_rightly(home: Home, release: Release) -> None:
-    planted = plant(home, release)
+    planted = plant_cases(home, release)
     assert len(planted.cases) == SHOWN[release.version]
     assert misjudged(planted, CHECK) == []
 
 
 def test_findings_are_in_words_and_hold_nobody_s_text(home: Home) -> None:
-    planted = plant(home, NEWEST)
+    planted = plant_cases(home, NEWEST)
     findings = {planted.cases[int(str(f.key))].name: f for f in findings_of(planted.store, CHECK)}
     assert SECRET not in repr(findings)
     assert "spare" not in repr(findings)
@@ -358,7 +358,7 @@ VARIANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], Check], str]] = {
 
 
 def test_wrong_checks_are_caught(home: Home) -> None:
-    planted = plant(home, NEWEST)
+    planted = plant_cases(home, NEWEST)
     caught = {}
     for name, (make, _) in VARIANTS.items():
         with pytest.MonkeyPatch.context() as patch:
@@ -397,7 +397,8 @@ def _replayed(home: Home, release: Release, sessions: Sequence[str]) -> list[lis
 
 @pytest.mark.parametrize("release", FORK_WRAPS, ids=str)
 def test_forks_of_a_release_are_found_and_mend_to_what_was_there(home: Home, release: Release) -> None:
-    fork = fork_double_encoded(home, release, levels=3)
+    with planting(home, release) as plant:
+        fork = plant.fork_double_encoded(3)
     every = [fork.source, *fork.forks]
     raw = dict(zip(every, home.run(release, [sql(RAW, name) for name in every]), strict=True))
     original = [row[1:] for row in raw[fork.source]]
@@ -432,14 +433,16 @@ def test_forks_of_a_release_are_found_and_mend_to_what_was_there(home: Home, rel
 
 @pytest.mark.parametrize("release", FORK_LEAVES, ids=str)
 def test_forks_of_a_release_that_leaves_strings_alone_are_healthy(home: Home, release: Release) -> None:
-    fork = fork_double_encoded(home, release, levels=2)
+    with planting(home, release) as plant:
+        fork = plant.fork_double_encoded(2)
     source, *copies = _replayed(home, release, [fork.source, *fork.forks])
     assert copies == [source, source]
     assert findings_of(home.store, CHECK) == []
 
 
 def test_a_script_of_the_oldest_release_leaves_the_same(home: Home) -> None:
-    session = rewritten_by_a_script(home, "0.13.0", levels=2)
+    with planting(home, "0.13.0") as plant:
+        session = plant.rewritten_by_a_script(2)
     findings = findings_of(home.store, CHECK)
     assert [(f.session, f.detail["layers"], f.detail["columns"]) for f in findings] == [(session, 2, list(WRAPPED))]
     _mend(home, get("0.13.0"), findings)
