@@ -134,7 +134,7 @@ def _copy(store: Path, partial: Path, progress: BackupProgress | None) -> None:
         target = _connect(partial, "mode=rw", apsw.SQLITE_OPEN_READWRITE)
         try:
             # A copy that breaks off is thrown away, and it is put on the disk as a whole at the end.
-            target.pragma("journal_mode", "off")
+            target.pragma("journal_mode", "memory")
             target.pragma("synchronous", "off")
             with target.backup("main", source, "main") as copying:
                 while not copying.done:
