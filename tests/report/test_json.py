@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_doctor.engine.findings import Findings
@@ -93,6 +93,7 @@ def test_keys(key: Key, shown: object) -> None:
 _CELLS = st.none() | st.integers() | st.floats() | st.binary(max_size=20) | st.text(st.characters(codec=None))
 
 
+@settings(deadline=None)
 @given(key=_CELLS | st.tuples(_CELLS, _CELLS), source=st.text(st.characters(codec=None)), idle=st.floats())
 def test_whatever_a_store_holds_comes_out_valid(key: Key, source: str, idle: float) -> None:
     document(make_scan([make_finding(key=key, detail={"source": source, "idle": idle, "odd": key})]))

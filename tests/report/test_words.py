@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_doctor.report import words
@@ -88,6 +88,7 @@ def test_visible(text: str, shown: str) -> None:
     assert words.visible(text) == shown
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec=None)))
 def test_visible_text_can_be_printed_and_cannot_act(text: str) -> None:
     shown = words.visible(text)
