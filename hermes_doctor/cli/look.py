@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from hermes_doctor.cli.options import Output
 
 if TYPE_CHECKING:
-    from hermes_doctor.report.table import Look
+    from hermes_doctor.report.layout import Look
 
 #: Columns of a table: no wider than reads well, no narrower than its columns need.
 _WIDEST = 120
@@ -24,6 +24,6 @@ def width_for(stream: TextIO) -> int:
 def look_for(output: Output, stream: TextIO) -> Look:
     """Return what the options say about the look of a table."""
     from hermes_doctor.report.ink import Ink
-    from hermes_doctor.report.table import Look
+    from hermes_doctor.report.layout import Look
 
     return Look(width=width_for(stream), limit=output.limit, quiet=output.quiet, ink=Ink(output.colored(stream)))

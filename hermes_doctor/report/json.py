@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Sequence
+from typing import TextIO
 
 from hermes_doctor.engine.model import Bucket, Check, Finding
 from hermes_doctor.engine.scan import CheckResult, StoreScan
+from hermes_doctor.report.document import dump, opened, utc
 from hermes_doctor.report.model import OUTCOMES, RunEnd, RunStart
 from hermes_doctor.store.cells import json_key
 
@@ -31,18 +29,18 @@ class ScanJson:
             "format": SCAN_FORMAT,
             "format_version": SCAN_FORMAT_VERSION,
             "tool": {"version": start.version, "sqlite": start.sqlite},
-            "started_at": datetime.fromtimestamp(start.started_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "started_at": utc(start.started_at),
         }
-        self._write(f'{_open(head)}, "databases": [')
+        self._write(f'{opened(head)}, "databases": [')
 
     def store(self, scan: StoreScan) -> None:
         """Write one store: what it is, its findings one by one, then what each check came to."""
         self._write(",\n " if self._stores else "\n ")
         self._stores += 1
-        self._write(f'{_open(_store_head(scan))}, "findings": [')
+        self._write(f'{opened(_store_head(scan))}, "findings": [')
         separator = "\n  "
         for finding in scan.findings:
-            self._write(separator + _dump(_finding(finding)))
+            self._write(separator + dump(_finding(finding)))
             separator = ",\n  "
         tail = {
             "checks": [_check_result(result) for result in scan.checks],
@@ -50,7 +48,7 @@ class ScanJson:
             "trace": list(scan.trace),
             "seconds": round(scan.seconds, 3),
         }
-        self._write(f"], {_dump(tail)[1:]}")
+        self._write(f"], {dump(tail)[1:]}")
 
     def end(self, end: RunEnd) -> None:
         """Write the totals, which complete the document."""
@@ -60,7 +58,7 @@ class ScanJson:
             "outcome": OUTCOMES[end.exit_code],
             "exit_code": int(end.exit_code),
         }
-        self._write(f"],\n {_dump(tail)[1:]}\n")
+        self._write(f"],\n {dump(tail)[1:]}\n")
 
 
 def checks_json(checks: Sequence[Check]) -> str:
@@ -122,30 +120,3 @@ def _check_result(result: CheckResult) -> dict[str, object]:
         "report": result.buckets[Bucket.REPORT],
         "seconds": round(result.seconds, 3),
     }
-
-
-def _open(value: Mapping[str, object]) -> str:
-    """Return an object as JSON without its closing brace, to be carried on."""
-    return _dump(value)[:-1]
-
-
-def _dump(value: Mapping[str, object]) -> str:
-    # ASCII only: the document reads the same whatever the encoding of the stream is.
-    return json.dumps(_plain(value), ensure_ascii=True, allow_nan=False)
-
-
-def _plain(value: Any) -> object:
-    """Return the value as strict JSON can hold it: no infinite numbers, no half characters."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, bytes):
-        return {"blob": value.hex()}
-    if isinstance(value, Path):
-        return _plain(str(value))
-    if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value

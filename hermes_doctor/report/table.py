@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TextIO
-
-from tabulate import tabulate
 
 from hermes_doctor.engine.model import Bucket, Check, Finding, Safety, Severity
 from hermes_doctor.engine.scan import CheckResult, StoreScan
 from hermes_doctor.host.bundle import Condition
-from hermes_doctor.report.ink import Ink
+from hermes_doctor.report.layout import Look, facts, header, row_name, table, wrapped
 from hermes_doctor.report.model import RunEnd, RunStart
-from hermes_doctor.report.words import counted, duration, key_text, number, short_path, size, visible
+from hermes_doctor.report.words import counted, duration, number, short_path, visible
 from hermes_doctor.store.shape import KNOWN_SCHEMA
-
-#: Holders that are named before the rest is only counted.
-_NAMED_HOLDERS = 3
-#: Narrowest that the last column of a table may get.
-_NARROWEST = 12
-
-#: What one row of a table is called.
-_NOUNS = {"messages": "message"}
 
 _CLOSED = (Condition.DAMAGED, Condition.UNREADABLE, Condition.MISSING, Condition.NOT_HERMES)
 _CONDITION_WORDS = {
@@ -33,16 +21,6 @@ _CONDITION_WORDS = {
     Condition.MISSING: "missing",
     Condition.NOT_HERMES: "not a store of hermes",
 }
-
-
-@dataclass
-class Look:
-    """How a report is drawn: ``width`` in columns, ``limit`` examples for each check, ``quiet``: only faults."""
-
-    width: int = 80
-    limit: int = 3
-    quiet: bool = False
-    ink: Ink = field(default_factory=Ink)
 
 
 class ScanTable:
@@ -73,7 +51,7 @@ class ScanTable:
             if not self._look.quiet:
                 self._healthy(scan)
             return
-        lines = [self._header(scan)]
+        lines = [header(scan, self._look)]
         if found and not scan.consistent:
             notes.append("Somebody wrote to it while it was read: what is reported was confirmed row by row.")
         lines += [line for note in notes for line in self._wrap(note)]
@@ -102,27 +80,13 @@ class ScanTable:
         if lines:
             self._paragraph(lines)
 
-    def _header(self, scan: StoreScan) -> str:
-        """The store's path and what it holds, broken between two facts where the line is too narrow."""
-        sized = [size(scan.bytes)] if scan.bytes is not None else []
-        path = short_path(scan.ref.path)
-        line, lines = f"{path}  ", []
-        for fact in [*_facts(scan), *sized, _holding(scan)]:
-            joint = " · " if line.strip() and line != f"{path}  " else " "
-            if len(line + joint + fact) > self._look.width and line.strip():
-                lines.append(line.rstrip())
-                line, joint = " ", " "
-            line += joint + fact
-        text = "\n".join([*lines, line])
-        return self._look.ink.bold(path) + text[len(path) :]
-
     def _healthy(self, scan: StoreScan) -> None:
         # Healthy stores stand line under line, set off from what is wrong elsewhere.
         if self._printed and not self._healthy_last:
             self._write("\n")
         line = f"{self._look.ink.bold(short_path(scan.ref.path))}   {self._look.ink.good('healthy')}"
         moved = [] if scan.consistent else ["written to meanwhile"]
-        self._write(" · ".join([line, *_facts(scan), *moved]) + "\n")
+        self._write(" · ".join([line, *facts(scan), *moved]) + "\n")
         self._printed = self._healthy_last = True
 
     def _closed(self, scan: StoreScan) -> list[str]:
@@ -158,7 +122,7 @@ class ScanTable:
             for result in found
         ]
         headers = ["check", "found", "mends safely", "needs you", "what it means"]
-        return _table(headers, rows, "lrrrl", self._look.width)
+        return table(headers, rows, "lrrrl", self._look.width)
 
     def _examples(self, found: Sequence[CheckResult], examples: dict[str, list[Finding]]) -> Iterable[str]:
         for result in found:
@@ -195,14 +159,7 @@ class ScanTable:
         self._printed, self._healthy_last = True, False
 
     def _wrap(self, text: str, indent: str = "", hanging: str | None = None) -> list[str]:
-        return textwrap.wrap(
-            text,
-            self._look.width,
-            initial_indent=indent,
-            subsequent_indent=indent if hanging is None else hanging,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        return wrapped(text, self._look.width, indent, hanging)
 
 
 def checks_table(checks: Sequence[Check], look: Look) -> str:
@@ -211,54 +168,11 @@ def checks_table(checks: Sequence[Check], look: Look) -> str:
         [look.ink.of(check.severity, check.name), check.severity.label, _fix_word(check.fix), check.summary]
         for check in checks
     ]
-    return _table(["check", "severity", "fix", "what it finds"], rows, "llll", look.width) + "\n"
-
-
-def _table(headers: list[str], rows: list[list[str]], align: str, width: int) -> str:
-    """Return a table of which the last column is wrapped so that all of it fits the width."""
-    lengths = [
-        max(len(headers[place]), *(len(_without_color(row[place])) for row in rows))
-        for place in range(len(headers) - 1)
-    ]
-    room = max(width - sum(length + 2 for length in lengths), _NARROWEST)
-    wrapped = [[*row[:-1], textwrap.fill(row[-1], room, break_on_hyphens=False)] for row in rows]
-    widest = max(len(line) for row in [headers, *wrapped] for line in row[-1].splitlines())
-    # The heads are rows like any other: as headers tabulate would pad them by two more columns each.
-    rules = ["-" * length for length in [*lengths, widest]]
-    sides = [{"l": "left", "r": "right"}[side] for side in align]
-    text = tabulate([headers, rules, *wrapped], tablefmt="plain", colalign=sides, disable_numparse=True)
-    return "\n".join(line.rstrip() for line in text.splitlines())
-
-
-def _without_color(text: str) -> str:
-    return text.split("m", 1)[1].removesuffix("\x1b[0m") if text.startswith("\x1b[") else text
+    return table(["check", "severity", "fix", "what it finds"], rows, "llll", look.width) + "\n"
 
 
 def _fix_word(fix: Safety) -> str:
     return {Safety.SAFE: "safe", Safety.UNSAFE: "unsafe", Safety.NONE: "none"}[fix]
-
-
-def _facts(scan: StoreScan) -> list[str]:
-    facts: list[str] = []
-    if scan.schema_version is not None:
-        facts.append(f"schema {scan.schema_version}")
-    if scan.sessions is not None:
-        facts.append(counted(scan.sessions, "session"))
-    if scan.messages is not None:
-        facts.append(counted(scan.messages, "message"))
-    return facts
-
-
-def _holding(scan: StoreScan) -> str:
-    if scan.held == "no":
-        return "nobody has it open"
-    if scan.held != "yes":
-        return "who has it open cannot be seen"
-    if not scan.holders:
-        return "somebody has it open"
-    named = [f"{visible(holder.name)} ({holder.pid})" for holder in scan.holders[:_NAMED_HOLDERS]]
-    rest = len(scan.holders) - len(named)
-    return "open in " + ", ".join(named) + (f" and {rest} more" if rest else "")
 
 
 def _notes(scan: StoreScan) -> list[str]:
@@ -283,11 +197,7 @@ def _failure(result: CheckResult) -> str:
 
 
 def _example(finding: Finding, check: Check) -> str:
-    where = key_text(finding.key)
-    if finding.table != "sessions":
-        where = f"{_NOUNS.get(finding.table, finding.table)} {where}"
-        if finding.session is not None:
-            where += f" of session {key_text(finding.session)}"
+    where = row_name(finding.table, finding.key, finding.session)
     level = "" if finding.severity is check.severity else f" ({finding.severity.label})"
     action = visible(finding.action or "")
     remedy = {

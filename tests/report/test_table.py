@@ -15,8 +15,8 @@ from hermes_doctor.host.bundle import Condition
 from hermes_doctor.host.holders import Holder
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.report.ink import Ink
-from hermes_doctor.report.model import RunEnd, RunStart
 from hermes_doctor.report.layout import Look
+from hermes_doctor.report.model import RunEnd, RunStart
 from hermes_doctor.report.table import ScanTable, checks_table
 from tests.report.support import make_check, make_finding, make_scan
 
