@@ -9,13 +9,14 @@ only ever keeps a row. All sessions that are asked about are looked for in one w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes_doctor.host import state_files
-from hermes_doctor.store.cells import BadText, Cell, Key, quote
+from hermes_doctor.store.cells import Cell, Key, quote
 from hermes_doctor.store.shape import Shape, Table
 from hermes_doctor.store.view import StoreView
 
@@ -24,16 +25,25 @@ if TYPE_CHECKING:
 
 #: Tables of the store that are not asked: a session's own rows are its contents, and prompts name nobody.
 _OWN_TABLES_LEFT_OUT = frozenset({"messages", "system_prompts"})
-#: Columns of sessions that are not asked: its own id; text of a person or for the model (up to 30 kB a row).
-_SESSION_COLUMNS_LEFT_OUT = frozenset({"id", "title", "system_prompt"})
+#: Columns of sessions that are not asked: what the row itself is called; text of a person or for the model (up to
+#: 30 kB a row).
+_SESSION_COLUMNS_LEFT_OUT = frozenset({"id", "session_key", "title", "system_prompt"})
 #: state_meta keeps what belongs to one session under ``goal:<id>`` (0.13.0 on), ``loop:<id>``, ``heartbeat:<id>``
 #: (0.22.2).
 _KEYED_BY_SESSION = ("state_meta", "key")
+
+#: Declared types of columns that hold numbers, not documents.
+_NUMERIC = re.compile("INT|REAL|FLOA|DOUB|BOOL", re.IGNORECASE)
+#: So few ids are compared by SQLite, as a fix asks for them inside its transaction; more of them by a set.
+_FEW = 100
 
 #: JSON larger than this, in bytes, is not taken apart.
 _LARGEST_JSON = 64 << 20
 #: JSON inside a string of JSON is followed so deep.
 _DEEPEST = 4
+
+#: Seconds that a lock on another database is waited for: the store itself may be waiting for us meanwhile.
+_BUSY_SECONDS = 1.0
 
 _CODECS = {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}
 
@@ -62,6 +72,14 @@ class _Search:
     wanted: frozenset[_Name]
     found: dict[_Name, dict[str, None]] = field(default_factory=dict)
     unseen: dict[str, None] = field(default_factory=dict)
+
+    def among(self, encoding: str) -> str:
+        """Return SQL for "is one of the ids", open for the expression; where they are many, for "is there"."""
+        if len(self.wanted) > _FEW:
+            return "{} IS NOT NULL"
+        codec = _CODECS.get(encoding, "utf-8")
+        spelled = (name if isinstance(name, bytes) else name.encode(codec, "surrogatepass") for name in self.wanted)
+        return "CAST({} AS TEXT) IN (" + ", ".join(f"CAST(x'{each.hex()}' AS TEXT)" for each in spelled) + ")"
 
     def note(self, name: _Name, place: str) -> None:
         if name in self.wanted:
@@ -129,7 +147,7 @@ def _search_database(search: _Search, path: Path, home: Path) -> None:
     try:
         if path.stat().st_size == 0:
             return
-        opened = open_without_trace(path, hermes_only=False)
+        opened = open_without_trace(path, busy_seconds=_BUSY_SECONDS, hermes_only=False)
         try:
             shape = read_shape(opened.connection)
             reader = Reader(opened.connection, opened.pace, encoding=shape.encoding, rests=opened.holding.state != "no")
@@ -159,51 +177,58 @@ def _search_tables(search: _Search, reader: Reader, shape: Shape, *, own: bool, 
 
 
 def _search_table(search: _Search, reader: Reader, table: Table, *, own: bool, prefix: str) -> None:
+    """Look through one table: first for ids that stand in cells of their own, then for JSON that names them."""
     is_sessions = own and table.name.lower() == "sessions"
-    left_out = _SESSION_COLUMNS_LEFT_OUT if is_sessions else frozenset()
-    columns = [column.name for name, column in table.columns.items() if name not in left_out]
-    if not columns:
+    # What a session's row says of itself is no reference to it.
+    itself = quote("id") if is_sessions and table.has("id") else "NULL"
+    ids: dict[str, str] = {}
+    documents: dict[str, str] = {}
+    for name, column in table.columns.items():
+        if is_sessions and name in _SESSION_COLUMNS_LEFT_OUT:
+            continue
+        cell, place = quote(column.name), f"{prefix}{table.name}.{column.name}"
+        if own and (table.name.lower(), name) == _KEYED_BY_SESSION:
+            ids[place] = f"substr({cell}, instr({cell}, ':') + 1)"
+        elif _speaks_of_sessions(name):
+            ids[place] = cell
+            documents[place] = (
+                f"CASE WHEN typeof({cell}) = 'text' AND substr({cell}, 1, 1) IN ('{{', '[') THEN {cell} END"
+            )
+        elif not _NUMERIC.search(column.type):
+            words = ("ession", "conversation", *(("_from",) if is_sessions and name == "model_config" else ()))
+            some = " OR ".join(f"instr({cell}, '{word}')" for word in words)
+            documents[place] = f"CASE WHEN typeof({cell}) = 'text' AND ({some}) THEN {cell} END"
+    for where, found, row in _cells(reader, table, ids, itself, search.among(reader.encoding)):
+        if row is None or _name(found) != _name(row):
+            search.note(_name(found), where)
+    for where, found, row in _cells(reader, table, documents, itself, "{} IS NOT NULL"):
+        if isinstance(found, str | bytes) and len(found) > _LARGEST_JSON:
+            search.unseen[f"{where} is too large to look through"] = None
+            continue
+        for mention in _strings(_text(found, reader.encoding), 0):
+            if row is None or mention != _name(row):
+                search.note(mention, where)
+
+
+def _cells(
+    reader: Reader, table: Table, asked: Mapping[str, str], itself: str, where: str
+) -> Iterator[tuple[str, Cell, Cell]]:
+    """Give (place, cell, session whose own row it is) for the expressions that are not NULL, in one walk."""
+    if not asked:
         return
-    asked = [_asked_sql(table, column, own=own) for column in columns]
-    places = [f"{prefix}{table.name}.{column}" for column in columns]
-    row_id = quote("id") if is_sessions and table.has("id") else "NULL"
-    for own_id, *cells in reader.walk(table, [row_id, *asked], " OR ".join(f"{sql} IS NOT NULL" for sql in asked)):
-        for place, cell in zip(places, cells, strict=True):
-            if cell is None:
-                continue
-            if isinstance(cell, str | bytes) and len(cell) > _LARGEST_JSON:
-                search.unseen[f"{place} is too large to look through"] = None
-                continue
-            for name in _names_in(cell, reader.encoding):
-                # What a session's row says of itself is no reference to it.
-                if own_id is None or name != _name(own_id):
-                    search.note(name, place)
+    some = " OR ".join(where.format(expression) for expression in asked.values())
+    for row, *cells in reader.walk(table, [itself, *asked.values()], some):
+        for place, cell in zip(asked, cells, strict=True):
+            if cell is not None:
+                yield place, cell, row
 
 
-def _asked_sql(table: Table, column: str, *, own: bool) -> str:
-    """Return SQL for a column's cell where it may name a session, NULL where it cannot.
-
-    Columns whose name speaks of sessions come whole, others only with text that speaks of them (camel case included).
-    """
-    name = quote(column)
-    lower = column.lower()
-    speaks = "session" in lower or "conversation" in lower or lower == "root" or lower.endswith("root_id")
-    if speaks or (own and (table.name.lower(), lower) == _KEYED_BY_SESSION):
-        return name
-    words = ["ession", "conversation", *(["_from"] if own and lower == "model_config" else [])]
-    some = " OR ".join(f"instr({name}, '{word}')" for word in words)
-    return f"CASE typeof({name}) WHEN 'text' THEN CASE WHEN {some} THEN {name} END END"
+def _speaks_of_sessions(column: str) -> bool:
+    return "session" in column or "conversation" in column or column == "root" or column.endswith("root_id")
 
 
-def _names_in(cell: Cell, encoding: str) -> Iterator[_Name]:
-    """Give everything in a cell that could be a session's id: the cell, what follows a colon, all strings of JSON."""
-    if cell is None:
-        return
-    yield _name(cell)
-    text = cell.decode(_CODECS.get(encoding, "utf-8"), "replace") if isinstance(cell, BadText) else cell
-    if isinstance(text, str):
-        yield text.partition(":")[2]
-        yield from _strings(text, 0)
+def _text(cell: Cell, encoding: str) -> str:
+    return cell.decode(_CODECS.get(encoding, "utf-8"), "replace") if isinstance(cell, bytes) else str(cell)
 
 
 def _strings(text: str, depth: int) -> Iterator[str]:
