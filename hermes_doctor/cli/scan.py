@@ -104,12 +104,15 @@ def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, prog
     """Scan one store; what the doctor itself got wrong with it fails all of its checks, and the others still run."""
     from checks import CHECKS
     from hermes_doctor.cli.failures import describe
+    from hermes_doctor.engine.model import ExitCode
     from hermes_doctor.engine.scan import CheckResult, StoreScan, scan_store
 
     try:
         result = scan_store(ref, chosen, options, progress)
     except Exception as error:
         result = StoreScan(ref, checks=[CheckResult(check, "failed", describe(error)) for check in chosen])
+    if result.reason and result.exit_code(None) == ExitCode.DAMAGED:
+        result.next_step = result.next_step or "name another state.db, or a Hermes home"
     ran = {each.check.name: each for each in result.checks}
     names = {check.name for check in chosen}
     result.checks = [
