@@ -56,9 +56,13 @@ BUSY_SECONDS = 5.0
 
 #: Seconds between two tries of a lock.
 _BUSY_PAUSE = 0.01
-#: Looks at a store that changes between look and opening, and the first pause after one, doubled each time.
-_TRIES = 5
-_PAUSE = 0.03
+#: Looks at a store that changes between look and opening, and the pauses after one, each twice as long.
+_TRIES = 12
+_PAUSE = 0.02
+_LONGEST_PAUSE = 0.2
+#: Of these looks, so many wait for the log of somebody who has the store open without one, or try again what SQLite
+#: could not open: both may last.
+_PATIENT_LOOKS = 4
 _COPY_TRIES = 3
 #: A file changed more recently than this, in seconds, is not copied yet: modification times are coarse, a second
 #: change within the same tick would not show.
@@ -170,19 +174,19 @@ def open_without_trace(
     Raises StoreProblem for a store that cannot be read, and RuntimeError where this process has it open already:
     reading its raw header would drop that connection's locks.
     """
-    trace: list[str] = []
+    left: list[Path] = []
     pause = _PAUSE
-    for tries_left in range(_TRIES - 1, -1, -1):
+    for look in range(_TRIES):
         with ExitStack() as cleanup:
             try:
-                store = _open(path, busy_seconds, lease, temporary, hermes_only, trace, tries_left, cleanup)
+                store = _open(path, busy_seconds, lease, temporary, hermes_only, left, look, cleanup)
             except _Moved:
                 lease = None
             else:
                 store._cleanup = cleanup.pop_all()
                 return store
         time.sleep(pause)
-        pause *= 2
+        pause = min(2 * pause, _LONGEST_PAUSE)
     raise StoreProblem(
         Condition.UNREADABLE,
         f"{printable(path)} keeps being opened, closed or replaced while the doctor looks at it",
@@ -199,7 +203,7 @@ class _Request:
     busy_seconds: float
     temporary: Path
     hermes_only: bool
-    trace: list[str]
+    left: list[Path]
     cleanup: ExitStack
 
 
@@ -218,8 +222,8 @@ def _open(
     given: Lease | LeaseRefusal | None,
     temporary: Path | None,
     hermes_only: bool,
-    trace: list[str],
-    tries_left: int,
+    left: list[Path],
+    look: int,
     cleanup: ExitStack,
 ) -> OpenStore:
     """Look, choose the rung, open. Raises _Moved where the store changed meanwhile."""
@@ -231,24 +235,25 @@ def _open(
     bundle = inspect(path)
     holding = find_holding(bundle, answer)
     rung = _choose(bundle, lease)
-    if rung is Rung.UNLEASED and answer is LeaseRefusal.HELD and tries_left:
+    if rung is Rung.UNLEASED and answer is LeaseRefusal.HELD and look < _PATIENT_LOOKS:
         # Somebody is just opening it: the log appears in a moment.
         raise _Moved
     if lease is not None and rung is Rung.RECOVERED:
         lease.release()
     folder = temporary or Path(tempfile.gettempdir())
-    request = _Request(bundle, holding, busy_seconds, folder, hermes_only, trace, cleanup)
+    request = _Request(bundle, holding, busy_seconds, folder, hermes_only, left, cleanup)
     try:
         rung, opened = _by_rung(rung, request)
     except apsw.Error as error:
-        if _sidecars_changed(request) and tries_left:
+        again = isinstance(error, apsw.CantOpenError) and (look < _PATIENT_LOOKS or holding.state == "yes")
+        if _sidecars_changed(request) or again:
             raise _Moved from None
         raise _first_read_problem(error, bundle, holding) from None
     if rung is Rung.IMMUTABLE and (
         lease is None or not lease.intact() or bundle.wal_path.exists() != (bundle.wal_bytes is not None)
     ):
         raise _Moved
-    if rung is Rung.ROLLBACK and opened.connection.pragma("journal_mode") == "wal" and tries_left:
+    if rung is Rung.ROLLBACK and opened.connection.pragma("journal_mode") == "wal":
         raise _Moved
     return OpenStore(
         connection=opened.connection,
@@ -256,7 +261,7 @@ def _open(
         rung=rung,
         condition=_condition(rung, holding, opened.schema_version),
         holding=holding,
-        trace=trace,
+        trace=_trace(left, rung),
         lease=None if rung is Rung.RECOVERED else lease,
         private=opened.private,
         schema_version=opened.schema_version,
@@ -326,11 +331,18 @@ def _leaving_a_trace(request: _Request) -> _Opened:
     """Open a WAL store without its log and without a lease: SQLite makes the log and its index, and leaves them."""
     bundle = request.bundle
     opened = _in_place(request, "mode=ro")
-    if bundle.wal_bytes is None and bundle.wal_path.exists():
-        request.trace.append(f"{bundle.wal_path.name} (empty)")
-    if not bundle.shm and bundle.shm_path.exists():
-        request.trace.append(f"{bundle.shm_path.name} (an index of the empty log)")
+    if bundle.wal_bytes is None:
+        request.left.append(bundle.wal_path)
+    if not bundle.shm:
+        request.left.append(bundle.shm_path)
     return opened
+
+
+def _trace(left: list[Path], rung: Rung) -> list[str]:
+    """Name what SQLite made in our name and what is still there; a log that somebody has taken over is theirs."""
+    if rung is Rung.SHARED_WAL:
+        return []
+    return [f"{path.name} ({path.stat().st_size:,} bytes)" for path in dict.fromkeys(left) if path.exists()]
 
 
 def _copied(request: _Request) -> _Opened:
@@ -350,7 +362,7 @@ def _copied(request: _Request) -> _Opened:
             )
         )
         try:
-            copy = _copy_bundle(bundle, folder)
+            copy = _copy_bundle(bundle, folder, held=request.holding.state == "yes")
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise _NoRoom(needed, request.temporary) from None
@@ -364,10 +376,11 @@ def _copied(request: _Request) -> _Opened:
     return _Opened(connection, version, private=True)
 
 
-def _copy_bundle(bundle: Bundle, folder: Path) -> Path:
+def _copy_bundle(bundle: Bundle, folder: Path, *, held: bool) -> Path:
     """Copy the main file, the log and the journal as they are at one moment; never the log's index.
 
-    Raises StoreProblem where they never stand still for that long, _Moved where a sidecar came or went.
+    Raises StoreProblem where they never stand still for that long, _Moved where a sidecar came or went, or
+    somebody who has the store open wrote meanwhile.
     """
     copy = folder / "state.db"
     sources = {"": bundle.real_path, "-wal": bundle.wal_path, "-journal": bundle.journal_path}
@@ -382,6 +395,9 @@ def _copy_bundle(bundle: Bundle, folder: Path) -> Path:
                 copy_file(source, target)
         if before == {suffix: _stamp(source) for suffix, source in sources.items()}:
             return copy
+        if held:
+            # Whoever writes to it has a log by now, or will have one in a moment.
+            raise _Moved
     raise StoreProblem(
         Condition.UNREADABLE,
         f"{printable(bundle.path)} is written to all the time, and there is no other way to read it than a copy",
@@ -462,17 +478,20 @@ def _columns(connection: apsw.Connection, table: str) -> set[str]:
 
 
 def _sidecars_changed(request: _Request) -> bool:
-    """Tell whether the log or its index came or went; names an empty log that SQLite then made in our name."""
+    """Tell whether the log or its index came or went since the look.
+
+    Where the log went after the look, SQLite has made an empty one for us: it is noted as left behind.
+    """
     bundle = request.bundle
     try:
         status = bundle.wal_path.stat()
     except OSError:
         return bundle.wal_bytes is not None
-    if status.st_ino == bundle.wal_inode:
-        return bundle.shm_path.exists() != bundle.shm
-    if status.st_size == 0 and not bundle.shm_path.exists() and request.holding.state != "yes":
-        request.trace.append(f"{bundle.wal_path.name} (empty)")
-    return True
+    shm = bundle.shm_path.exists()
+    changed = status.st_ino != bundle.wal_inode or status.st_size != bundle.wal_bytes or shm != bundle.shm
+    if changed and status.st_size == 0 and not shm:
+        request.left.append(bundle.wal_path)
+    return changed
 
 
 def _first_read_problem(error: apsw.Error, bundle: Bundle, holding: Holding) -> Exception:

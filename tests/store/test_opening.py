@@ -274,6 +274,46 @@ def test_a_writer_sees_no_lock_of_an_immutable_reader(home: Home) -> None:
     assert said_by(home, WAL)[-1].startswith("one more")
 
 
+#: Opens the store, writes two rows in one transaction, closes it, and over again; a line each time.
+_COMES_AND_GOES = (
+    "import apsw, sys, time\n"
+    "while True:\n"
+    "    c = apsw.Connection(sys.argv[1]); c.set_busy_timeout(20_000)\n"
+    "    t = time.monotonic()\n"
+    "    with c:\n"
+    "        c.execute('INSERT INTO sessions(id, source, started_at) VALUES (random(), 0, 0)')\n"
+    "        c.execute('INSERT INTO schema_version VALUES (0)')\n"
+    "    c.close(); print(time.monotonic() - t, flush=True); time.sleep(0.05)"
+)
+
+
+@pytest.mark.parametrize("release", [WAL, NEWEST])
+def test_a_writer_that_comes_and_goes_is_never_in_the_way(home: Home, release: str) -> None:
+    """Log and index appear and vanish between look and opening; every view is of one moment, or says it is void."""
+    closed(home, release)
+    uneven = "SELECT (SELECT count(*) FROM sessions) - (SELECT count(*) FROM schema_version)"
+    views = 0
+    with subprocess.Popen(
+        [sys.executable, "-c", _COMES_AND_GOES, str(home.store)], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        try:
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                with open_without_trace(home.store, busy_seconds=20) as store:
+                    difference = store.connection.execute(uneven).get
+                    if not store.moved():
+                        views += 1
+                        assert difference == 0
+                        assert store.trace == []
+        finally:
+            writer.kill()
+            waits = [float(line) for line in writer.stdout.read().split()]
+    assert views > 5
+    assert max(waits) < 1.0
+
+
 def test_another_file_in_its_place_is_noticed(home: Home) -> None:
     closed(home, NEWEST)
     with open_without_trace(home.store) as store:
