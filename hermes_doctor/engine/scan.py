@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hermes_doctor.engine.findings import Findings
-from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, RelationRule, RowRule, Severity
+from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, RelationRule, Severity
 from hermes_doctor.engine.rows import ask, row_passes, run_pass
 from hermes_doctor.host.bundle import Bundle, Condition, StoreProblem
 from hermes_doctor.host.holders import Holder
@@ -30,6 +31,9 @@ _CONFIRM_AT_ONCE = 100
 #: Called with the store's path, a short name of the step, and the share done (0 to 1, None: not known).
 Progress = Callable[[Path, str, float | None], None]
 
+#: Called once everything is found, while the store is still open: for what else is to be read at that moment.
+Look = Callable[["StoreScan", "StoreView"], None]
+
 
 @dataclass
 class CheckResult:
@@ -41,6 +45,7 @@ class CheckResult:
     buckets: Counter[Bucket] = field(default_factory=Counter)
     worst: Severity | None = None
     seconds: float = 0.0
+    finished: bool = False
 
     @property
     def count(self) -> int:
@@ -51,6 +56,15 @@ class CheckResult:
         """Count one finding."""
         self.buckets[finding.bucket] += 1
         self.worst = max(self.worst or finding.severity, finding.severity)
+
+    def forget(self) -> None:
+        """Count anew."""
+        self.buckets.clear()
+        self.worst = None
+
+    def skip(self, reason: str) -> None:
+        """Say why the check had nothing to look at."""
+        self.status, self.reason, self.finished = "skipped", reason, True
 
     def fail(self, reason: str) -> None:
         """Say that the check could not do its work, or not on every row; the first reason is kept."""
@@ -116,9 +130,13 @@ class ScanOptions:
 
 
 def scan_store(
-    ref: StoreRef, checks: Sequence[Check], options: ScanOptions, progress: Progress | None = None
+    ref: StoreRef,
+    checks: Sequence[Check],
+    options: ScanOptions,
+    progress: Progress | None = None,
+    look: Look | None = None,
 ) -> StoreScan:
-    """Scan one store and leave no trace.
+    """Scan one store and leave no trace. ``look`` is called again whenever the store has to be read anew.
 
     Never raises for what is wrong with the store: its condition says so. Whoever gets the result closes its
     ``findings``.
@@ -132,7 +150,7 @@ def scan_store(
             store = open_without_trace(ref.path)
             try:
                 _describe(scan, store)
-                _examine(scan, store, checks, options, progress)
+                _examine(scan, store, checks, options, progress, look)
                 # Nobody may write to what was read as immutable: if somebody began to, read it anew.
                 if not store.moved() or tries_left == 1:
                     scan.consistent = scan.consistent and not store.moved()
@@ -163,6 +181,7 @@ def _examine(
     checks: Sequence[Check],
     options: ScanOptions,
     progress: Progress | None,
+    look: Look | None,
 ) -> None:
     """Fill the scan from the open store; what an earlier try found is dropped."""
     import apsw
@@ -196,80 +215,90 @@ def _examine(
         scan.messages = reader.count(shape.tables.get("messages"))
         if progress is not None:
             _report_ranges(reader, scan, progress)
-        found = Findings()
-        try:
-            for finding in _find(checks, view, results):
-                found.add(finding)
-            reader.finish()
-            # Beside a log that nobody has open, SQLite's data_version counts on by itself: proof outranks it.
-            scan.consistent = store.undisturbed() or not reader.moved
-            for finding in found if scan.consistent else _confirm(found, checks, view, results):
-                scan.findings.add(finding)
-                results[finding.check].note(finding)
-        finally:
-            found.close()
+        for finding in _find(checks, view, results):
+            scan.findings.add(finding)
+            results[finding.check].note(finding)
+        reader.finish()
+        # Beside a log that nobody has open, SQLite's data_version counts on by itself: proof outranks it.
+        scan.consistent = store.undisturbed() or not reader.moved
+        if not scan.consistent:
+            _keep_what_is_confirmed(scan, checks, view, results)
+        if look is not None:
+            look(scan, view)
     except apsw.Error as error:
-        problem = damage_of(error, scan.ref.path, scan.ref.profile, scan.schema_version)
-        if problem is None or store.moved():
-            if not store.moved():
-                raise
+        if store.moved():
             return
+        problem = damage_of(error, scan.ref.path, scan.ref.profile, scan.schema_version)
+        if problem is None:
+            raise
         scan.condition, scan.reason, scan.next_step = problem.condition, problem.reason, problem.next_step
+        for result in scan.checks:
+            if not result.finished:
+                result.fail(problem.reason)
 
 
 def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]) -> Iterator[Finding]:
     """Give what all checks find: one pass over each table for the row rules, then the rules over relations."""
-    for laid_over in row_passes(checks, view):
-        started = time.monotonic()
-        yield from run_pass(laid_over, view, lambda check, error: results[check.name].fail(_plain(error)))
-        for each in laid_over.laid:
-            results[each.check.name].seconds = (time.monotonic() - started) / len(laid_over.laid)
     for check in checks:
-        if not isinstance(check.rule, RelationRule):
-            if isinstance(check.rule, RowRule) and not view.shape.has(check.rule.table):
-                _skip(results[check.name], check.rule.table)
-            continue
         if not view.shape.has(check.rule.table):
-            _skip(results[check.name], check.rule.table)
-            continue
-        started = time.monotonic()
-        try:
-            yield from check.rule.find(view, None)
-        except Exception as error:
-            if _is_sqlite_damage(error):
-                raise
-            results[check.name].fail(_plain(error))
-        results[check.name].seconds = time.monotonic() - started
+            results[check.name].skip(f"the store has no table {check.rule.table}")
+    for laid_over in row_passes(checks, view):
+        together = [results[each.check.name] for each in laid_over.laid]
+        with _watched(together):
+            yield from run_pass(laid_over, view, lambda check, error: results[check.name].fail(_plain(error)))
+    for check in checks:
+        if isinstance(check.rule, RelationRule) and view.shape.has(check.rule.table):
+            with _watched([results[check.name]]):
+                yield from check.rule.find(view, None)
 
 
-def _confirm(
-    found: Iterable[Finding], checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]
-) -> Iterator[Finding]:
+@contextmanager
+def _watched(together: Sequence[CheckResult]) -> Iterator[None]:
+    """Time checks that do their work together; what they raise fails them, damage to the file ends the scan."""
+    started = time.monotonic()
+    try:
+        yield
+    except Exception as error:
+        if _is_damage(error):
+            raise
+        for result in together:
+            result.fail(_plain(error))
+    for result in together:
+        result.finished = True
+        result.seconds = (time.monotonic() - started) / len(together)
+
+
+def _keep_what_is_confirmed(
+    scan: StoreScan, checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]
+) -> None:
     """Ask again about every row that was found faulty while the store moved, a few rows in one moment each."""
     by_name = {check.name: check for check in checks}
-    waiting: dict[str, list[Finding]] = {}
+    found, scan.findings = scan.findings, Findings()
     view.forget()
+    with found:
+        for result in results.values():
+            result.forget()
+        for name, some in _by_check(found):
+            with _watched([results[name]]):
+                for finding in _ask_again(by_name[name], some, view):
+                    scan.findings.add(finding)
+                    results[name].note(finding)
+
+
+def _by_check(found: Iterable[Finding]) -> Iterator[tuple[str, list[Finding]]]:
+    """Give findings of one check each, a bounded number at once."""
+    waiting: dict[str, list[Finding]] = {}
     for finding in found:
         some = waiting.setdefault(finding.check, [])
         some.append(finding)
         if len(some) == _CONFIRM_AT_ONCE:
-            yield from _ask_again(by_name[finding.check], waiting.pop(finding.check), view)
-    for name, some in waiting.items():
-        try:
-            yield from _ask_again(by_name[name], some, view)
-        except Exception as error:
-            if _is_sqlite_damage(error):
-                raise
-            results[name].fail(_plain(error))
+            yield finding.check, waiting.pop(finding.check)
+    yield from waiting.items()
 
 
-def _ask_again(check: Check, findings: Sequence[Finding], view: StoreView) -> Iterator[Finding]:
+def _ask_again(check: Check, findings: Sequence[Finding], view: StoreView) -> list[Finding]:
     with view.reader.pinned():
-        yield from list(ask(check, [finding.key for finding in findings], view))
-
-
-def _skip(result: CheckResult, table: str) -> None:
-    result.status, result.reason = "skipped", f"the store has no table {table}"
+        return list(ask(check, [finding.key for finding in findings], view))
 
 
 def _report_ranges(reader: Reader, scan: StoreScan, progress: Progress) -> None:
@@ -277,7 +306,7 @@ def _report_ranges(reader: Reader, scan: StoreScan, progress: Progress) -> None:
     reader.on_range = lambda key: progress(scan.ref.path, "reading", min(key / total, 1.0))
 
 
-def _is_sqlite_damage(error: Exception) -> bool:
+def _is_damage(error: Exception) -> bool:
     import apsw
 
     return isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.IOError | apsw.BusyError)
