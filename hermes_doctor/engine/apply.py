@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +13,17 @@ import apsw
 
 from hermes_doctor.engine.backup import BackupError, make_backup, will_back_up
 from hermes_doctor.engine.findings import Findings
+from hermes_doctor.engine.forgetting import forget_old_runs
 from hermes_doctor.engine.gates import BackupMode, refusal
 from hermes_doctor.engine.journal import FOLDER, Journal
 from hermes_doctor.engine.model import Check, ExitCode, Finding
 from hermes_doctor.engine.pacing import Pacing
 from hermes_doctor.engine.plan import Chosen, StoreFix, plan_store, planned
 from hermes_doctor.engine.rows import find
-from hermes_doctor.engine.scan import Progress, ScanOptions, scan_store
+from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
 from hermes_doctor.engine.settle import settle_pending
 from hermes_doctor.engine.steps import Step, reach
-from hermes_doctor.engine.stopping import Stop
+from hermes_doctor.engine.stopping import Stop, Stopped
 from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSED, Change, UncoveredError, mend_rows
 from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.homes import StoreRef
@@ -48,7 +49,12 @@ def apply_store(
 
     Never raises for what stands in the way: the outcome, the exit code and the reason say it.
     """
-    fix = plan_store(ref, chosen, options, backup=backup, progress=progress)
+    try:
+        fix = plan_store(ref, chosen, options, backup=backup, progress=_until_stopped(stop, progress))
+    except Stopped as stopped:
+        fix = StoreFix(ref, StoreScan(ref), applied=True)
+        fix.stop(str(stopped))
+        return fix
     fix.applied = True
     if fix.outcome != "planned":
         return fix
@@ -67,6 +73,8 @@ def apply_store(
                 _Run(fix, journal, chosen, options, stop, progress).work(folder, backup)
     except LockTakenError as taken:
         fix.refuse(ExitCode.BUSY, f"{taken.holder} is at work on this store: wait until it is done, then try again")
+    except Stopped as stopped:
+        fix.stop(str(stopped))
     except BackupError as error:
         fix.refuse(ExitCode.REFUSED, f"no backup could be made ({error}): nothing was changed")
     except (OSError, sqlite3.Error) as error:
@@ -103,7 +111,7 @@ class _Run:
         """Settle what an earlier stop left, back up, mend, and look again."""
         path = self.fix.ref.path
         if will_back_up(path.stat().st_size, free_bytes(folder), backup):
-            self.fix.backup = make_backup(path, folder)
+            self.fix.backup = make_backup(path, folder, self._backing_up)
             reach(Step.BACKED_UP)
         self.fix.journal = self.journal.path
         try:
@@ -118,6 +126,12 @@ class _Run:
             self.stop.ask("somebody else holds the store's write lock")
         finally:
             self._conclude()
+
+    def _backing_up(self, share: float) -> None:
+        """Tell how far the backup is, and break it off where an end was asked for: nothing is written yet."""
+        self.stop.check()
+        if self.progress is not None:
+            self.progress(self.fix.ref.path, "backing up", share)
 
     def _rounds(self, writer: Writer) -> None:
         """Go through the phases until nothing more comes of it."""
@@ -194,6 +208,7 @@ class _Run:
         if fix.scan.bundle is not None:
             checkpoint_if_alone(fix.scan.bundle)
         after = scan_store(fix.ref, self.chosen.checks, replace(self.options), self.progress)
+        fix.still_found = len(after.findings)
         fix.left = sum(self.chosen.mends(finding) and not self._given_up(finding) for finding in after.findings)
         after.findings.close()
         # A row that the plan named and no transaction came to: it stopped showing the fault by itself.
@@ -203,10 +218,28 @@ class _Run:
                 for change in fix.changes
             ]
         if self.stop:
-            fix.outcome, fix.exit_code, fix.reason = "stopped", ExitCode.STOPPED, self.stop.reason
+            fix.stop(self.stop.reason or "")
         elif fix.left or fix.count(FAILED):
             fix.outcome, fix.exit_code = "partly-fixed", ExitCode.FINDINGS
         else:
             fix.outcome, fix.exit_code = "fixed", ExitCode.CLEAN
-        if fix.run is not None:
-            self.journal.finish_run(fix.run, fix.outcome)
+        if fix.run is None:
+            return
+        if self.journal.discard_if_empty(fix.run):
+            fix.run = None
+            return
+        self.journal.finish_run(fix.run, fix.outcome)
+        # Forgetting needs room for a while: where there is none, the next run does it.
+        with suppress(OSError, sqlite3.Error):
+            forget_old_runs(self.journal, time.time(), spare=fix.run)
+
+
+def _until_stopped(stop: Stop, progress: Progress | None) -> Progress:
+    """Give a progress function that breaks a scan off where an end was asked for."""
+
+    def note(path: Path, step: str, share: float | None) -> None:
+        stop.check()
+        if progress is not None:
+            progress(path, step, share)
+
+    return note

@@ -220,17 +220,41 @@ class Journal:
         with self._transaction():
             self._table("runs").update(run, {"undone_at": time.time()})
 
-    def forget(self, run: str) -> None:
-        """Drop a run's changesets, bytes and all; its receipts stay. It can no longer be undone."""
+    def forget(self, *runs: str) -> None:
+        """Drop the changesets of runs, bytes and all; receipts stay. They can no longer be undone."""
         self._database.execute("PRAGMA secure_delete = ON")
         with self._transaction():
-            self._database.execute("UPDATE changesets SET changeset = NULL WHERE run = ?", [run])
-            self._table("runs").update(run, {"forgotten_at": time.time()})
+            for run in runs:
+                self._database.execute("UPDATE changesets SET changeset = NULL WHERE run = ?", [run])
+                self._table("runs").update(run, {"forgotten_at": time.time()})
         self._database.execute("VACUUM")
+
+    def discard_if_empty(self, run: str) -> bool:
+        """Take a run out that came to no changeset, and return whether it was so: nothing could be undone of it."""
+        if self._database.execute("SELECT 1 FROM changesets WHERE run = ?", [run]).fetchone():
+            return False
+        with self._transaction():
+            self._table("runs").delete(run)
+        return True
+
+    def mended(self, run: str) -> dict[str, int]:
+        """How many rows a run mended, by check; they stay counted when the run is undone or forgotten."""
+        counted = self._database.execute(
+            'SELECT receipts."check", count(*) FROM receipts JOIN changesets USING (number)'
+            " WHERE receipts.run = ? AND receipts.state = 'applied' AND changesets.state <> 'not-applied'"
+            " GROUP BY 1 ORDER BY 1",
+            [run],
+        )
+        return {str(check): int(count) for check, count in counted.fetchall()}
 
     def changeset_bytes(self) -> int:
         """How many bytes of changesets the journal holds."""
-        return int(self._database.execute("SELECT coalesce(sum(length(changeset)), 0) FROM changesets").fetchone()[0])
+        return sum(self.changeset_bytes_by_run().values())
+
+    def changeset_bytes_by_run(self) -> dict[str, int]:
+        """How many bytes of changesets the journal holds, run by run."""
+        held = self._database.execute("SELECT run, coalesce(sum(length(changeset)), 0) FROM changesets GROUP BY run")
+        return {str(run): int(size) for run, size in held.fetchall()}
 
     def close(self) -> None:
         """Close the journal."""

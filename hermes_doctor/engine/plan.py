@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from hermes_doctor.engine.cure import Fix
-from hermes_doctor.engine.gates import BackupMode, Planned, clock_doubt, refusal
-from hermes_doctor.engine.journal import Journal
+from hermes_doctor.engine.backup import AUTO_BYTES, BackupMode, will_back_up
+from hermes_doctor.engine.cure import Fix, Phase
+from hermes_doctor.engine.gates import Planned, clock_doubt, refusal
+from hermes_doctor.engine.journal import FOLDER, Journal
 from hermes_doctor.engine.model import Check, ExitCode, Finding, Safety
+from hermes_doctor.engine.prune_forecast import PruneForecast, prune_forecast
 from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
 from hermes_doctor.engine.transaction import PLANNED, REFUSED, Change
 from hermes_doctor.host.homes import StoreRef
+from hermes_doctor.host.room import free_bytes
+from hermes_doctor.store.view import StoreView
 
 Outcome = Literal["planned", "fixed", "partly-fixed", "nothing-to-do", "refused", "failed", "stopped"]
 
@@ -36,6 +40,11 @@ class Chosen:
         if finding.check not in self.fixes:
             return False
         return finding.fix is Safety.SAFE or (finding.fix is Safety.UNSAFE and self.unsafe)
+
+    def ends(self, finding: Finding) -> bool:
+        """Whether mending this finding ends a session, so that upstream's prune may take it."""
+        fix = self.fixes.get(finding.check)
+        return fix is not None and fix.phase is Phase.END
 
     def in_phases(self) -> list[list[Check]]:
         """The checks that have a fix, in groups of one phase, in the order of the phases."""
@@ -78,9 +87,32 @@ def planned(scan: StoreScan, chosen: Chosen) -> Planned:
     return Planned(rows=rows, bytes=rows * page * _PAGES_A_ROW, uses_clock=uses_clock)
 
 
+@dataclass(frozen=True)
+class BackupForecast:
+    """Whether there will be a backup, of how many bytes, and if not, why not."""
+
+    made: bool
+    bytes: int
+    why_not: Literal["never", "too-large", "no-room"] | None = None
+
+
+def forecast_backup(scan: StoreScan, mode: BackupMode) -> BackupForecast:
+    """Say whether a run would begin with a backup, by the rules that it goes by itself."""
+    size = scan.bundle.size if scan.bundle else 0
+    if will_back_up(size, free_bytes(scan.ref.path.parent / FOLDER), mode):
+        return BackupForecast(True, size)
+    if mode == "never":
+        return BackupForecast(False, size, "never")
+    return BackupForecast(False, size, "too-large" if size > AUTO_BYTES else "no-room")
+
+
 @dataclass
 class StoreFix:
-    """What a plan, or the work of it, came to on one store."""
+    """What a plan, or the work of it, came to on one store.
+
+    ``left``: findings that what was chosen could still mend. ``still_found``: all that the last look found, whatever
+    could be done about it. ``backup_forecast`` and ``prune_forecast`` are None where nothing would be changed.
+    """
 
     ref: StoreRef
     scan: StoreScan
@@ -89,11 +121,14 @@ class StoreFix:
     would_be_refused: str | None = None
     reason: str | None = None
     backup: Path | None = None
+    backup_forecast: BackupForecast | None = None
+    prune_forecast: PruneForecast | None = None
     journal: Path | None = None
     changes: list[Change] = field(default_factory=list)
     transactions: int = 0
     holds: dict[str, float] = field(default_factory=dict)
     left: int = 0
+    still_found: int = 0
     outcome: Outcome = "nothing-to-do"
     exit_code: ExitCode = ExitCode.CLEAN
 
@@ -105,6 +140,10 @@ class StoreFix:
         """Say that the run was refused, by whom or what, and what to type."""
         self.outcome, self.exit_code, self.reason = "refused", code, reason
 
+    def stop(self, reason: str) -> None:
+        """Say that the run was stopped part-way, and by what."""
+        self.outcome, self.exit_code, self.reason = "stopped", ExitCode.STOPPED, reason
+
     def fail(self, reason: str, code: ExitCode = ExitCode.FAILED) -> None:
         """Say that the run failed."""
         self.outcome, self.exit_code, self.reason = "failed", code, reason
@@ -114,7 +153,13 @@ def plan_store(
     ref: StoreRef, chosen: Chosen, options: ScanOptions, *, backup: BackupMode, progress: Progress | None = None
 ) -> StoreFix:
     """Say what a run would change, and what would stand in its way. Changes nothing, leaves no trace."""
-    scan = scan_store(ref, chosen.checks, options, progress)
+    forecast: list[PruneForecast] = []
+
+    def look(scan: StoreScan, view: StoreView) -> None:
+        ended = [finding.key for finding in scan.findings if chosen.mends(finding) and chosen.ends(finding)]
+        forecast[:] = [prune_forecast(view, ended)] if ended else []
+
+    scan = scan_store(ref, chosen.checks, options, progress, look)
     fix = StoreFix(ref, scan, applied=False)
     code = scan.exit_code(None)
     if code is not ExitCode.CLEAN:
@@ -125,8 +170,10 @@ def plan_store(
     fix.changes = [
         change for finding in scan.findings if (change := planned_change(finding, chosen, doubt)) is not None
     ]
-    fix.left = fix.count(PLANNED)
+    fix.left, fix.still_found = fix.count(PLANNED), len(scan.findings)
     if fix.left:
+        fix.prune_forecast = forecast[0] if forecast and doubt is None else None
+        fix.backup_forecast = forecast_backup(scan, backup)
         stands = refusal(scan, planned(scan, chosen), backup=backup)
         fix.would_be_refused = stands.reason if stands else None
         fix.outcome, fix.exit_code = "planned", ExitCode.FINDINGS
