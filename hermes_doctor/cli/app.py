@@ -10,6 +10,8 @@ from hermes_doctor.cli.lazy import LazyGroup
 #: Every command in the order of `doctor --help`. A new command is a module and one line here.
 COMMANDS = {
     "scan": "hermes_doctor.cli.scan:scan",
+    "fix": "hermes_doctor.cli.fix:fix",
+    "undo": "hermes_doctor.cli.undo:undo",
     "checks": "hermes_doctor.cli.checks:checks",
     "explain": "hermes_doctor.cli.explain:explain",
 }

@@ -1,0 +1,253 @@
+"""`doctor fix`: show what would be mended, and with --apply mend it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TextIO
+
+import click
+
+from hermes_doctor import __version__
+from hermes_doctor.cli.changing import (
+    apply_option,
+    confirm,
+    index_of,
+    require_terminal_or_yes,
+    say,
+    stoppable,
+    typed,
+    unsafe_option,
+    yes_option,
+)
+from hermes_doctor.cli.options import Output, Selection, output_options, selection_options
+from hermes_doctor.cli.types import Target
+
+if TYPE_CHECKING:
+    from hermes_doctor.engine.model import ExitCode
+    from hermes_doctor.engine.plan import Chosen, Outcome, StoreFix
+    from hermes_doctor.engine.run_index import RunIndex
+    from hermes_doctor.engine.scan import ScanOptions
+    from hermes_doctor.engine.stopping import Stop
+    from hermes_doctor.host.homes import StoreRef
+    from hermes_doctor.report.changes_model import ChangesReporter
+
+Backup = Literal["always", "auto", "never"]
+
+
+@click.command(short_help="Show what would be mended; --apply mends it.")
+@click.argument("targets", nargs=-1, type=Target(), metavar="[TARGET]...")
+@apply_option
+@unsafe_option
+@yes_option
+@click.option(
+    "--backup",
+    type=click.Choice(["always", "auto", "never"]),
+    default="auto",
+    show_default=True,
+    help="Whether the store is copied before it is changed. auto: up to 1 GB, where there is room.",
+)
+@selection_options
+@output_options
+@click.pass_context
+def fix(
+    context: click.Context,
+    targets: tuple[Path, ...],
+    apply: bool,
+    unsafe: bool,
+    yes: bool,
+    backup: Backup,
+    selection: Selection,
+    output: Output,
+) -> None:
+    """Show what would be mended in every store that TARGET stands for. Only --apply changes anything.
+
+    TARGET is a state.db, or a Hermes home (its own state.db and each profile's). With none: this host, that is
+    $HERMES_HOME, else the platform's default home.
+
+    What --apply does, in small transactions, `doctor undo` takes back. Ctrl-C stops after the present one.
+
+    \b
+    Exit codes: 0 nothing to do, or all of it done; 1 a plan would change something,
+    or something that was chosen is left; 2 usage error; 3 the doctor failed;
+    4 a store is damaged, unreadable or missing; 5 refused for safety;
+    6 another doctor is at work; 7 stopped, the same command carries on.
+    """
+    from checks import CHECKS
+    from fixes import FIXES
+    from hermes_doctor.cli.output import destination
+    from hermes_doctor.engine.plan import Chosen
+    from hermes_doctor.engine.scan import ScanOptions
+    from hermes_doctor.host.homes import resolve_targets
+
+    if apply and unsafe:
+        require_terminal_or_yes(yes=yes)
+    fixes = {each.check: each for each in FIXES}
+    names = selection.narrow([check.name for check in CHECKS])
+    checks = [check for check in CHECKS if check.name in names]
+    chosen = Chosen(checks, {name: fixes[name] for name in names if name in fixes}, unsafe)
+    refs = resolve_targets(targets)
+    job = _Job(refs, chosen, ScanOptions(idle_floor=selection.idle), backup, apply, output, index_of(context))
+    with destination(output.file, [ref.path for ref in refs]) as stream:
+        if apply and unsafe and not yes and not job.may_do_what_is_unsafe():
+            say("nothing was changed.")
+            context.exit(1)
+        code = job.run(job.reporter(stream), _again(targets, selection, backup, unsafe=unsafe))
+    context.exit(code)
+
+
+class _Job:
+    """One call of the command, over all of its stores."""
+
+    def __init__(
+        self,
+        refs: Sequence[StoreRef],
+        chosen: Chosen,
+        options: ScanOptions,
+        backup: Backup,
+        applies: bool,
+        output: Output,
+        index: RunIndex,
+    ) -> None:
+        self.refs = refs
+        self.chosen = chosen
+        self.options = options
+        self.backup: Backup = backup
+        self.applies = applies
+        self.output = output
+        self.index = index
+
+    def run(self, reporter: ChangesReporter[StoreFix], again: Sequence[str]) -> ExitCode:
+        """Do one store after the other and report it; a stop ends the round, and the report is completed."""
+        from hermes_doctor.engine.model import ExitCode, worst
+        from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart, outcome_of
+        from hermes_doctor.store.library import library
+
+        started = time.monotonic()
+        reporter.begin(ChangesStart(__version__, library().version, time.time(), self.applies))
+        ended: list[tuple[ExitCode, Outcome]] = []
+        runs: list[list[str]] = []
+        unsafe_waits = False
+        waiting = list(self.refs)
+        with stoppable(self.applies) as stop:
+            while waiting and not stop:
+                try:
+                    result = self._one(waiting[0], stop)
+                except KeyboardInterrupt:
+                    ended.append((ExitCode.STOPPED, "stopped"))
+                    say("stopped. Nothing was changed; the same command starts over.")
+                    break
+                waiting.pop(0)
+                with result.scan.findings:
+                    ended.append((result.exit_code, result.outcome))
+                    if result.run is not None:
+                        noted = self._note(result)
+                        runs.append([result.run] if noted else [result.run, str(result.ref.path)])
+                    unsafe_waits = unsafe_waits or _waits_for_unsafe(result)
+                    reporter.store(result)
+            code = worst([*(each for each, _ in ended), *([ExitCode.STOPPED] if waiting else [])])
+            outcome = outcome_of(ended, code)
+            following = self._next(outcome, runs, again, unsafe_waits=unsafe_waits)
+            reporter.end(
+                ChangesEnd(time.monotonic() - started, outcome, code, [ref.path for ref in waiting], following)
+            )
+        return code
+
+    def may_do_what_is_unsafe(self) -> bool:
+        """Ask whether what is not safe in every case is to be done; True where there is nothing of it."""
+        from hermes_doctor.engine.model import Safety
+        from hermes_doctor.engine.scan import scan_store
+
+        counts: Counter[str] = Counter()
+        for ref in self.refs:
+            with scan_store(ref, self.chosen.checks, self.options).findings as findings:
+                counts.update(each.check for each in findings if each.fix is Safety.UNSAFE)
+        if not counts:
+            return True
+        told = ", ".join(f"{check} {count:,}" for check, count in counts.items())
+        return confirm(
+            f"--unsafe would also mend {counts.total():,} that are not safe in every case: {told}.\n"
+            f"(doctor explain {next(iter(counts))} says why, under Fix safety; doctor undo takes it back.) Go on?",
+            yes=False,
+        )
+
+    def reporter(self, stream: TextIO) -> ChangesReporter[StoreFix]:
+        """Return the reporter for the format that was asked for."""
+        if self.output.format == "json":
+            from hermes_doctor.report.changes_json import FixJson
+
+            return FixJson(stream)
+        from hermes_doctor.cli.look import look_for
+        from hermes_doctor.report.fix_table import FixTable
+
+        return FixTable(stream, look_for(self.output, stream), self.chosen.checks)
+
+    def _one(self, ref: StoreRef, stop: Stop) -> StoreFix:
+        """Plan or mend one store; what the doctor itself got wrong with it fails it, and the others go on."""
+        from hermes_doctor.cli.failures import describe
+        from hermes_doctor.engine.apply import apply_store
+        from hermes_doctor.engine.plan import StoreFix, plan_store
+        from hermes_doctor.engine.scan import StoreScan
+        from hermes_doctor.report.progress import ProgressLine
+
+        try:
+            with ProgressLine(sys.stderr, self.output.shows_progress()) as progress:
+                if not self.applies:
+                    return plan_store(ref, self.chosen, self.options, backup=self.backup, progress=progress)
+                return apply_store(ref, self.chosen, self.options, backup=self.backup, stop=stop, progress=progress)
+        except Exception as error:
+            failed = StoreFix(ref, StoreScan(ref), applied=self.applies)
+            failed.fail(describe(error))
+            return failed
+
+    def _note(self, result: StoreFix) -> bool:
+        """Put the store's runs into the index, so that they are found from anywhere; return whether that worked."""
+        import sqlite3
+
+        from hermes_doctor.engine.journal import Journal
+
+        try:
+            journal = Journal.beside(result.ref.path)
+            if journal is None:
+                return False
+            with journal:
+                return self.index.note(result.ref.path, journal.runs())
+        except (OSError, sqlite3.Error):
+            return False
+
+    def _next(
+        self, outcome: Outcome, runs: Sequence[Sequence[str]], again: Sequence[str], *, unsafe_waits: bool
+    ) -> list[str]:
+        """Return what may be typed next, each with what it does."""
+        following: list[str] = []
+        if outcome == "planned":
+            following.append(f"{typed(*again, '--apply')} (mends it)")
+        elif outcome == "stopped":
+            following.append(f"{typed(*again, *(['--apply'] if self.applies else []))} (carries on)")
+        if unsafe_waits:
+            following.append(f"{typed(*again, '--unsafe')} (shows the unsafe ones too)")
+        if len(runs) == 1:
+            following.append(f"{typed('doctor', 'undo', *runs[0])} (shows how it is taken back)")
+        elif runs:
+            following.append("doctor runs (lists them; doctor undo RUN takes one back)")
+        return following
+
+
+def _waits_for_unsafe(result: StoreFix) -> bool:
+    from hermes_doctor.engine.plan import NEEDS_UNSAFE
+
+    return any(change.reason == NEEDS_UNSAFE for change in result.changes)
+
+
+def _again(targets: Sequence[Path], selection: Selection, backup: Backup, *, unsafe: bool) -> list[str]:
+    """Return the words of the same command, without --apply."""
+    words = ["doctor", "fix", *map(str, targets)]
+    words += [word for name in selection.check for word in ("--check", name)]
+    words += [word for name in selection.skip for word in ("--skip", name)]
+    words += ["--idle", f"{selection.idle:.0f}s"] if selection.idle else []
+    words += ["--backup", backup] if backup != "auto" else []
+    words += ["--unsafe"] if unsafe else []
+    return words

@@ -1,0 +1,112 @@
+"""`doctor undo` for a person: which rows would go back, or went; which stay, and why; what to type next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TextIO
+
+from hermes_doctor.engine.transaction import Change
+from hermes_doctor.engine.undo import CHANGED_SINCE, FAILED, PLANNED, RESTORED, StoreUndo
+from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
+from hermes_doctor.report.layout import Look, Paragraphs, header, row_name, some, table, wrapped
+from hermes_doctor.report.words import counted, duration, number, visible
+
+
+class UndoTable:
+    """`doctor undo` for a person."""
+
+    def __init__(self, stream: TextIO, look: Look, told: str) -> None:
+        """``told``: one line about the run itself: which, when."""
+        self._page = Paragraphs(stream)
+        self._look = look
+        self._told = told
+        self._applied = False
+        self._restored = 0
+
+    def begin(self, start: ChangesStart) -> None:
+        """Nothing is said before the store."""
+        self._applied = start.applied
+
+    def store(self, result: StoreUndo) -> None:
+        """Print what would be, or was, put back in the store."""
+        self._restored = result.count(RESTORED if self._applied else PLANNED)
+        lines = [header(result.scan, self._look), *self._wrap(self._told, "  ")]
+        lines += self._problem(result)
+        if result.changes:
+            lines += ["", self._counts(result), *self._examples(result), *self._left(result)]
+        if not self._look.quiet or result.exit_code:
+            self._page.add(lines)
+
+    def end(self, end: ChangesEnd) -> None:
+        """Print the sum, and what to type next."""
+        if self._look.quiet:
+            return
+        rows = counted(self._restored, "row")
+        if not self._restored:
+            lines = ["Nothing to do."] if end.outcome == "nothing-to-do" else []
+        elif self._applied:
+            lines = self._wrap(f"{rows} put back in {duration(end.seconds)}.")
+        else:
+            lines = self._wrap(f"{rows} would be put back. Nothing was changed.")
+        lines += [f"Next: {command}" for command in end.next_commands]
+        if lines:
+            self._page.add(lines)
+
+    def _problem(self, result: StoreUndo) -> list[str]:
+        word = {"refused": "Refused", "failed": "Failed", "stopped": "Stopped"}.get(result.outcome)
+        if word is not None and result.reason:
+            lines = self._wrap(f"{self._look.ink.bad(word)}: {visible(result.reason)}.", "  ", "    ")
+            if result.scan.next_step and result.outcome == "failed":
+                lines += self._wrap(f"Next: {visible(result.scan.next_step)}", "  ", "    ")
+            return lines
+        if result.would_be_refused:
+            word = self._look.ink.bad("It would be refused now")
+            return self._wrap(f"{word}: {visible(result.would_be_refused)}.", "  ", "    ")
+        return []
+
+    def _counts(self, result: StoreUndo) -> str:
+        columns = [("put back", RESTORED)] if self._applied else [("would put back", PLANNED)]
+        columns.append(("changed since", CHANGED_SINCE))
+        columns += [("failed", FAILED)] if result.count(FAILED) else []
+        states: dict[str, Counter[str]] = {}
+        for change in result.changes:
+            states.setdefault(change.check, Counter())[change.state] += 1
+        rows = [
+            [check, number(counts.total()), *(number(counts[state]) for _, state in columns)]
+            for check, counts in states.items()
+        ]
+        heads = ["mended for", "rows", *(title for title, _ in columns)]
+        return table(heads, rows, "l" + "r" * (len(columns) + 1), self._look.width)
+
+    def _examples(self, result: StoreUndo) -> Iterator[str]:
+        state = RESTORED if self._applied else PLANNED
+        by_check: dict[str, list[Change]] = {}
+        for change in result.changes:
+            if change.state == state:
+                by_check.setdefault(change.check, []).append(change)
+        for check, changes in by_check.items() if self._look.limit else ():
+            yield ""
+            yield self._look.ink.bold(check)
+            for change in changes[: self._look.limit]:
+                told = f"{row_name(change.table, change.key)}: {visible(change.action or 'put it back')}"
+                yield from self._wrap(told, "  ", "    ")
+            if len(changes) > self._look.limit:
+                yield f"  … and {number(len(changes) - self._look.limit)} more"
+
+    def _left(self, result: StoreUndo) -> Iterator[str]:
+        """What stays as it is, grouped by the reason."""
+        groups: dict[tuple[str, str], list[Change]] = {}
+        for change in result.changes:
+            if change.state in (CHANGED_SINCE, FAILED):
+                groups.setdefault((change.check, change.reason or "no reason is known"), []).append(change)
+        if groups:
+            yield ""
+            yield self._look.ink.bold("Not put back" if self._applied else "Would not be put back")
+        for (check, reason), changes in groups.items():
+            names = some([row_name(change.table, change.key) for change in changes], self._look.limit)
+            which = f" ({names})" if names else ""
+            yield from self._wrap(f"{number(len(changes))} of {check}: {visible(reason)}{which}", "  ", "    ")
+
+    def _wrap(self, text: str, indent: str = "", hanging: str | None = None) -> list[str]:
+        return wrapped(text, self._look.width, indent, hanging)
