@@ -37,7 +37,7 @@ from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
 from hermes_doctor.store.cells import Cell, Key, quote
-from hermes_doctor.store.search_index import Indexes
+from hermes_doctor.store.search_index import check_rows, kept_in_step
 from hermes_doctor.store.shape import Shape
 
 #: The states of one row's restoration, as reports show them.
@@ -139,7 +139,6 @@ def _work(undo: StoreUndo, journal: Journal, options: ScanOptions, stop: Stop) -
         # What a repair took away may have dangled; each row's references are looked at one by one instead.
         writer.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
         settle_pending(writer)
-        indexes = Indexes(writer.connection, writer.view.shape)
         for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN]):
             others = writer.others()
             if others:
@@ -147,7 +146,7 @@ def _work(undo: StoreUndo, journal: Journal, options: ScanOptions, stop: Stop) -
             if stop:
                 break
             begun = time.monotonic()
-            undo.changes.extend(_take_back(writer, entry, indexes))
+            undo.changes.extend(_take_back(writer, entry))
             undo.transactions += 1
             pacing.note(1, time.monotonic() - begun)
             pacing.rest()
@@ -163,14 +162,14 @@ def _work(undo: StoreUndo, journal: Journal, options: ScanOptions, stop: Stop) -
         undo.outcome = "fixed"
 
 
-def _take_back(writer: Writer, entry: Entry, indexes: Indexes) -> list[Change]:
+def _take_back(writer: Writer, entry: Entry) -> list[Change]:
     """Take one transaction of the run back, in one transaction."""
     connection = writer.connection
     changes = list(reversed(_rows(entry)))
     connection.execute("BEGIN IMMEDIATE")
     try:
         reach(Step.UNDO_BEGUN)
-        results = _restore_all(writer, entry, changes, indexes)
+        results = _restore_all(writer, entry, changes)
         reach(Step.UNDO_RESTORED)
         connection.execute("COMMIT")
     except (CannotRestoreError, apsw.ConstraintError) as error:
@@ -187,25 +186,39 @@ def _take_back(writer: Writer, entry: Entry, indexes: Indexes) -> list[Change]:
     return results
 
 
-def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange], indexes: Indexes) -> list[Change]:
+def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange]) -> list[Change]:
     """Put every row back that still is as the run left it, set right what triggers moved, and check the outcome."""
     connection, shape = writer.connection, writer.view.shape
     ours = [change for change in changes if _still_ours(connection, shape, change)]
     before = [change for change in changes if change not in ours and _is_before(connection, shape, change)]
-    # Parents first where rows come back, so that triggers that look at the session find it.
-    for change in sorted(ours, key=lambda change: (change.op is not Op.DELETE, change.table.lower() != "sessions")):
-        _restore(connection, change)
-    _set_right(connection, ours)
+    messages = [
+        i for change in ours if change.table.lower() == "messages" and isinstance(i := change.key.get("id"), int)
+    ]
+    wrong_before = set(check_rows(connection, shape, messages))
+    with kept_in_step(connection, writer.view, _sessions_that_an_index_sees(ours)):
+        # Parents first where rows come back, so that triggers that look at the session find it.
+        for change in sorted(ours, key=lambda change: (change.op is not Op.DELETE, change.table.lower() != "sessions")):
+            _restore(connection, change)
+        _set_right(connection, ours)
     for change in ours:
         if change.before:
             dangles = newly_dangling(connection, change.table, {**change.key, **change.before}, entry.dangling)
             if dangles is not None:
                 raise CannotRestoreError(f"what {change.table}.{dangles} refers to is gone since")
-    failing = indexes.out_of_step(ours)
-    if failing:
-        raise CannotRestoreError(f"the search index {', '.join(failing)} would be left out of step")
+    if set(check_rows(connection, shape, messages)) - wrong_before:
+        raise CannotRestoreError("the search index would be left out of step")
     return [
         _change(entry, change, RESTORED if change in ours or change in before else CHANGED_SINCE) for change in changes
+    ]
+
+
+def _sessions_that_an_index_sees(changes: Iterable[RowChange]) -> list[Key]:
+    """The sessions of which a row comes, goes, or changes in what a search index depends on (search_index.py)."""
+    return [
+        next(iter(change.key.values()))
+        for change in changes
+        if change.table.lower() == "sessions"
+        and (change.op is not Op.UPDATE or not {"source", "model_config"}.isdisjoint(change.before))
     ]
 
 
