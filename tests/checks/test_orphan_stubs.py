@@ -704,6 +704,32 @@ def test_looking_leaves_no_trace_in_the_home(planted_by: PlantedBy) -> None:
     assert stamps() == before
 
 
+def test_without_indexes_the_tables_are_read_instead(planted_by: PlantedBy) -> None:
+    planted = planted_by(NEWEST)
+    names = planted.home.ask(
+        NEWEST,
+        sql(
+            "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name IN ('messages', 'sessions') AND sql <> ''"
+        ),
+    )
+    assert {"idx_messages_session", "idx_sessions_parent"} <= {name for (name,) in names}
+    planted.home.run(NEWEST, [sql(f'DROP INDEX "{name}"') for (name,) in names])
+    assert planted.named(scan(planted)) == planted.expected
+    with viewed(planted) as view:
+        # A look-up in 800,000 unindexed messages for each session would never end.
+        assert "messages AS" not in (stubs_module._empty_sql(view.shape) or "messages AS")
+
+
+@pytest.mark.parametrize("table", ["messages", "sessions"])
+def test_a_store_without_the_table_has_none(planted_by: PlantedBy, table: str) -> None:
+    planted = planted_by(get("0.13.0"))
+    assert scan(planted)
+    gone = [sql("PRAGMA foreign_keys=OFF"), sql(f"DROP TABLE {table}")]
+    planted.home.run("0.13.0", gone)
+    with viewed(planted) as view:
+        assert list(stubs_module.stubs(view)) == []
+
+
 @dataclass(frozen=True)
 class Variant:
     """A check that is wrong on purpose, and a case that must catch it."""
