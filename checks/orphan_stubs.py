@@ -41,6 +41,7 @@ from collections.abc import Iterator, Sequence
 
 from hermes_doctor.engine.model import Check, Finding, RelationRule, Safety, Severity
 from hermes_doctor.store.cells import Key
+from hermes_doctor.store.clocks import DAY
 from hermes_doctor.store.lineage import continuations_of
 from hermes_doctor.store.liveness import live_work, routes
 from hermes_doctor.store.open_rows import left_behind
@@ -94,7 +95,9 @@ def _finding(view: StoreView, stub: Stub, mentioned: References) -> Finding:
     if not isinstance(stub.id, str):
         unseen.append("its id is no text")
     idle = view.now - stub.newest
-    summary = f"never held anything, {'ended' if stub.ended else 'open'} and idle for {int(idle // 86400)} days"
+    days = int(idle // DAY)
+    span = f"{days:,} day{'' if days == 1 else 's'}"
+    summary = f"never held anything, {'ended' if stub.ended else 'open'} and idle for {span}"
     safe = group_of(stub.source) in _SAFE_GROUPS and not unseen
     return Finding(
         check=NAME,

@@ -503,6 +503,9 @@ def test_every_fault_is_found_and_every_look_alike_is_left(planted_by: PlantedBy
         assert (finding.table, finding.session) == ("sessions", finding.key)
         assert finding.action == "delete the empty row"
         assert finding.detail["unseen"] == []
+    words = {planted.cases[str(f.key)].name: f.summary for f in findings}
+    assert words["ended tui"] == "never held anything, ended and idle for 3 days"
+    assert words["open cli"] == "never held anything, open and idle for 3 days"
 
 
 @contextmanager
