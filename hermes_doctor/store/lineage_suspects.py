@@ -25,28 +25,35 @@ def suspects(view: StoreView, longest: int) -> list[Key]:
     """Return the ids of sessions to look at, each once.
 
     Rows whose parent is missing or themselves; rows ended by compression that do not go on in exactly one session
-    with messages; delegates of delegates (their markers might form a ring); of every loop of parents the smallest
-    id; and the first row of every chain of more than ``longest`` continuations.
+    with messages; of every loop of parents, and of every ring of delegates' marks, the smallest id; and the first
+    row of every chain of more than ``longest`` continuations.
     """
     if not has_lineage(view.shape):
         return []
     found: dict[Key, None] = {}
+    # Only rows with a parent and a child can lie on a loop or inside a chain, and only delegates of delegates on a
+    # ring of marks: few, even in a large store.
     above: dict[Key, Key] = {}
     continuing: set[Key] = set()
-    suspect, between = _suspect_sql(view.shape), _between_sql()
-    columns = ["sessions.id", "sessions.parent_session_id", f"({suspect})", f"({between})", _continues_sql(view.shape)]
-    for own, parent, is_suspect, is_between, continues in view.reader.walk(
-        view.shape.tables["sessions"], columns, f"sessions.id IS NOT NULL AND (({suspect}) OR ({between}))"
+    named: dict[Key, Key] = {}
+    suspect, between, nested = _suspect_sql(view.shape), _between_sql(), _nested_sql(view.shape)
+    mark = marker_sql(view.shape, DELEGATE_MARKER, "sessions")
+    columns = ["sessions.id", "sessions.parent_session_id", f"({suspect})", f"({between})", f"({nested})"]
+    columns += [_continues_sql(view.shape), mark]
+    where = f"sessions.id IS NOT NULL AND (({suspect}) OR ({between}) OR ({nested}))"
+    for own, parent, is_suspect, is_between, is_nested, continues, names in view.reader.walk(
+        view.shape.tables["sessions"], columns, where
     ):
         if is_suspect:
             found[own] = None
-        # Only rows with a parent and a child can lie on a loop or inside a chain: few, even in a large store.
+        if is_nested:
+            named[own] = names
         if is_between:
             above[own] = parent
             if continues:
                 continuing.add(own)
-    found.update(dict.fromkeys(loop_heads(above)))
-    found.update(dict.fromkeys(_long_chain_tops(above, continuing, longest)))
+    for heads in (loop_heads(above), loop_heads(named), _long_chain_tops(above, continuing, longest)):
+        found.update(dict.fromkeys(heads))
     return list(found)
 
 
@@ -80,7 +87,6 @@ def _long_chain_tops(above: Mapping[Key, Key], continuing: Set[Key], longest: in
 def _suspect_sql(shape: Shape) -> str:
     reason = shape.column("sessions", "end_reason", alias="sessions")
     ended = shape.column("sessions", "ended_at", alias="sessions")
-    own, theirs = (marker_sql(shape, DELEGATE_MARKER, alias) for alias in ("sessions", "p"))
     goes_on = (
         "FROM sessions c WHERE c.parent_session_id = sessions.id AND c.id <> sessions.id"
         f" AND {edge_sql(shape, 'c', 'sessions')} = '{Edge.CONTINUATION}'"
@@ -93,8 +99,12 @@ def _suspect_sql(shape: Shape) -> str:
         OR (sessions.parent_session_id IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id))
         OR CASE WHEN {reason} = '{COMPRESSION}' AND {ended} IS NOT NULL
-            THEN (SELECT count(*) <> 1 OR NOT max({filled}) {goes_on}) END
-        OR EXISTS (SELECT 1 FROM sessions p WHERE p.id = {own} AND {theirs} IS NOT NULL)"""
+            THEN (SELECT count(*) <> 1 OR NOT max({filled}) {goes_on}) END"""
+
+
+def _nested_sql(shape: Shape) -> str:
+    own, theirs = (marker_sql(shape, DELEGATE_MARKER, alias) for alias in ("sessions", "p"))
+    return f"EXISTS (SELECT 1 FROM sessions p WHERE p.id = {own} AND {theirs} IS NOT NULL)"
 
 
 def _between_sql() -> str:
