@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno
 import tempfile
-import traceback
-from pathlib import Path
 
+from hermes_doctor.engine.defects import defect, place_of
 from hermes_doctor.report.words import short_path, visible
 
-_ROOT = Path(__file__).resolve().parents[2]
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
@@ -25,10 +23,7 @@ def describe(error: BaseException) -> str:
         return "the machine ran out of memory. Next: close other programs, or name fewer checks with --check"
     if isinstance(error, OSError) and error.errno is not None:
         return _describe_system_error(error)
-    return (
-        f"a defect of the doctor: {type(error).__name__} at {_place(error)}."
-        " Next: report this line; --skip leaves a check out"
-    )
+    return f"a defect of the doctor: {defect(error)}. Next: report this line; --skip leaves a check out"
 
 
 def _describe_system_error(error: OSError) -> str:
@@ -39,14 +34,4 @@ def _describe_system_error(error: OSError) -> str:
         return f"no room left on the disk ({reason}{where}). Next: make room; temporary files go to {folder}"
     if error.errno in _NOT_ALLOWED:
         return f"the machine does not allow it ({reason}{where}). Next: run it as the user who owns the files"
-    return f"the machine failed ({reason}{where}), at {_place(error)}"
-
-
-def _place(error: BaseException) -> str:
-    """Return file and line of the innermost of our own frames."""
-    place = "an unknown place"
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = Path(frame.filename)
-        if path.is_relative_to(_ROOT):
-            place = f"{path.relative_to(_ROOT)}:{frame.lineno}"
-    return place
+    return f"the machine failed ({reason}{where}), at {place_of(error)}"

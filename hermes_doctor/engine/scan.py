@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hermes_doctor.engine.defects import defect
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, RelationRule, Severity
 from hermes_doctor.engine.rows import ask, row_passes, run_pass
@@ -245,7 +246,7 @@ def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResu
     for laid_over in row_passes(checks, view):
         together = [results[each.check.name] for each in laid_over.laid]
         with _watched(together):
-            yield from run_pass(laid_over, view, lambda check, error: results[check.name].fail(_plain(error)))
+            yield from run_pass(laid_over, view, lambda check, error: results[check.name].fail(defect(error)))
     for check in checks:
         if isinstance(check.rule, RelationRule) and view.shape.has(check.rule.table):
             with _watched([results[check.name]]):
@@ -262,7 +263,7 @@ def _watched(together: Sequence[CheckResult]) -> Iterator[None]:
         if _is_damage(error):
             raise
         for result in together:
-            result.fail(_plain(error))
+            result.fail(defect(error))
     for result in together:
         result.finished = True
         result.seconds = (time.monotonic() - started) / len(together)
@@ -310,10 +311,6 @@ def _is_damage(error: Exception) -> bool:
     import apsw
 
     return isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.IOError | apsw.BusyError)
-
-
-def _plain(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 __all__ = ["CheckResult", "Progress", "ScanOptions", "StoreScan", "scan_store"]
