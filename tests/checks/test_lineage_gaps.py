@@ -181,6 +181,22 @@ def test_a_home_lived_in_has_no_gaps(lived_in: LivedIn, chain: tuple[str, ...]) 
     assert findings_of(lived.home.store, CHECK, home=lived.home.path) == []
 
 
+def test_routes_that_cannot_be_read_stand_in_the_way(home: Home) -> None:
+    """A broken sessions.json may name the missing parent; a store without its home has no such file to read."""
+    names = {"a cli chat without its parent", "goes on nowhere", "goes on in an empty row"}
+    now = time.time()
+    planted = plant(home, get("0.18.0"), now, tuple(case for case in FAULTS if case.name in names))
+    orphan, closed, emptied = (case.id(name) for case, name in zip(planted, "cpp", strict=True))
+
+    def buckets(**where: Any) -> dict[Any, str]:
+        return {f.key: f.bucket for f in findings_of(home.store, CHECK, now=now, **where)}
+
+    assert buckets(home=home.path) == {orphan: "safe", closed: "safe", emptied: "unsafe"}
+    assert buckets() == {orphan: "safe", closed: "safe", emptied: "unsafe"}
+    (home.path / "sessions" / "sessions.json").write_text("{")
+    assert buckets(home=home.path) == {orphan: "refused", closed: "safe", emptied: "unsafe"}
+
+
 # Thresholds: a minute before and after, for every clock.
 
 
@@ -489,6 +505,21 @@ def test_what_the_release_does_before_and_after(home: Home, release: Release) ->
     assert all(taken.values())
     left = findings_of(home.store, CHECK, home=home.path)
     assert [finding.key for finding in left] == ["ring-a"]
+
+
+@pytest.mark.parametrize("version", ["0.13.0", "0.19.0", "0.20.6", "0.21.5", "0.22.2"])
+def test_repairs_make_no_prey_of_prune(make_home: Callable[[str], Home], version: str) -> None:
+    """What hermes's own prune takes after the repairs, it would have taken before: also of rows past retention."""
+    kept = []
+    for name, repairs in (("damaged", ()), ("repaired", REPAIRS)):
+        home = make_home(name)
+        steps = _damage(time.time() - 200 * DAY)
+        results = home.run(version, [*steps, *repairs, call("prune_sessions", 90), sql("SELECT id FROM sessions")])
+        kept.append({row[0] for row in results[-1]})
+    damaged, repaired = kept
+    assert damaged - {"empty"} <= repaired
+    # Ended now, by the reason that newer releases age from the close.
+    assert (CLOSED[0] in repaired) == get(version).since("0.21.5")
 
 
 def test_upstreams_recursive_delete_can_take_the_parent(home: Home, oracle: None) -> None:
