@@ -22,16 +22,7 @@ _LONGEST_ID = 255
 _DUMP = "request_dump_"
 #: Databases of a home besides its store: what is found by looking, and what is known by name where a folder may be
 #: entered but not listed.
-_DATABASES = (
-    "*.db",
-    "kanban/boards/*/kanban.db",
-    "cron/executions.db",
-    "kanban.db",
-    "memory_store.db",
-    "projects.db",
-    "response_store.db",
-    "verification_evidence.db",
-)
+_DATABASES = ("*.db", "cron/*.db", "kanban/boards/*/kanban.db")
 
 
 @dataclass(frozen=True)
