@@ -67,10 +67,9 @@ def doctor(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def lived(home: Home) -> Home:
-    """A store of the newest release with a chat in it."""
-    home.run("0.22.2", [call("create_session", "s1", "cli"), call("append_message", "s1", "user", "hello")])
-    return home
+def lived(lived_in: LivedIn) -> Home:
+    """A store of the newest release that was lived in."""
+    return lived_in("0.22.2").home
 
 
 @pytest.mark.parametrize("story", STORIES, ids="+".join)
@@ -126,8 +125,8 @@ def test_a_transaction_that_broke_off_is_rolled_back_first(lived: Home, doctor: 
     lived.run("0.22.2", [die_in_transaction(("UPDATE messages SET content = zeroblob(100000)",))])
     assert "-journal" in lived.sidecars()
     backup = make_backup(lived.store, doctor)
-    assert contents(backup, immutable=True)["messages"] == before["messages"]
-    assert lived.messages("0.22.2", "s1")[0]["content"] == "hello"
+    assert contents(backup, immutable=True) == before
+    assert contents(lived.store) == before
 
 
 def test_a_backup_is_of_one_moment_although_hermes_goes_on_writing(home: Home, doctor: Path) -> None:
@@ -237,7 +236,6 @@ def test_a_damaged_store_costs_no_older_backup(lived: Home, doctor: Path) -> Non
 
 def test_damage_that_counting_does_not_see_is_found(lived: Home, doctor: Path) -> None:
     """A leaf of an index: no table is harmed, and the copy is as bad as the store."""
-    lived.run("0.22.2", [call("append_message", "s1", "user", f"message {n}") for n in range(300)])
     with opened(lived.store) as connection:
         page = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'idx_messages_session'").get
         size = connection.pragma("page_size")
@@ -258,8 +256,8 @@ def test_faults_of_the_content_are_backed_up_as_they_are(lived: Home, doctor: Pa
         )
         connection.pragma("writable_schema", False)
     with opened(lived.store) as connection:
-        said = connection.execute("PRAGMA quick_check(sessions)").fetchall()
-        assert said == [("NULL value in sessions.title",)]
+        said = set(connection.execute("PRAGMA quick_check(sessions)").fetchall())
+        assert said == {("NULL value in sessions.title",)}
     assert contents(make_backup(lived.store, doctor), immutable=True) == contents(lived.store)
 
 
