@@ -6,66 +6,60 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hermes_doctor.cli.lazy import did_you_mean
+from hermes_doctor.engine.journal import FILE, FOLDER, Journal
+from hermes_doctor.engine.run_index import RunIndex
+from hermes_doctor.host.homes import StoreRef, real, resolve_targets
+from hermes_doctor.report.runs import PastRun
 from hermes_doctor.report.words import short_path
-
-if TYPE_CHECKING:
-    from hermes_doctor.engine.journal import Run
-    from hermes_doctor.engine.run_index import RunIndex
-    from hermes_doctor.host.homes import StoreRef
 
 #: Runs that an error names.
 _NAMED = 5
 
 
-@dataclass(frozen=True)
-class PastRun:
-    """A run and the store whose journal has it; ``mended``: how many rows, by check."""
-
-    ref: StoreRef
-    run: Run
-    mended: dict[str, int]
-
-
 @dataclass
 class PastRuns:
-    """Runs, newest first, and the journals that could not be read, each with the reason."""
+    """Runs, newest first, the stores that they belong to, and the journals that could not be read, with the reason."""
 
     runs: list[PastRun] = field(default_factory=list)
+    refs: dict[tuple[Path, str], StoreRef] = field(default_factory=dict)
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
+
+    def ref(self, past: PastRun) -> StoreRef:
+        """Return the store that a run belongs to."""
+        return self.refs[past.journal, past.run.run]
 
 
 def past_runs(targets: Sequence[Path], index: RunIndex) -> PastRuns:
     """Return the runs of these stores; without targets, of those that the index knows and of this host's."""
-    from hermes_doctor.engine.journal import Journal
-    from hermes_doctor.host.homes import resolve_targets
-
-    refs = resolve_targets(targets)
-    if not targets:
-        known = {ref.path.absolute() for ref in refs}
-        refs += [ref for ref in resolve_targets(index.stores() or [Path()]) if index.stores()]
-        refs = list({ref.path.absolute(): ref for ref in refs}.values()) if known else refs
     found = PastRuns()
-    for ref in refs:
+    for ref in _stores(targets, index):
         try:
             journal = Journal.beside(ref.path)
             if journal is None:
                 continue
             with journal:
-                # Stores that share a folder share its journal, and a home may have been moved: the name tells.
-                found.runs += [
-                    PastRun(ref, run, journal.mended(run.run))
-                    for run in journal.runs()
-                    if Path(run.path).name == ref.path.name
-                ]
+                for run in journal.runs():
+                    # Stores in one folder share its journal, and a home may have been moved: the file's name tells.
+                    if Path(run.path).name == ref.path.name:
+                        past = PastRun(ref.path, journal.path, run, journal.mended(run.run))
+                        found.runs.append(past)
+                        found.refs[past.journal, run.run] = ref
         except (OSError, sqlite3.Error) as error:
-            found.unreadable.append((ref.path, str(error)))
+            found.unreadable.append((ref.path.parent / FOLDER / FILE, str(error)))
     found.runs.sort(key=lambda past: (past.run.at, past.run.run), reverse=True)
     return found
+
+
+def _stores(targets: Sequence[Path], index: RunIndex) -> list[StoreRef]:
+    if targets:
+        return resolve_targets(targets)
+    here = resolve_targets(())
+    known = resolve_targets(stores) if (stores := index.stores()) else []
+    return list({real(ref.path): ref for ref in (*here, *known)}.values())
 
 
 def one_run(name: str, found: PastRuns) -> PastRun:
@@ -75,7 +69,7 @@ def one_run(name: str, found: PastRuns) -> PastRun:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        names = ", ".join(f"{past.run.run} ({short_path(past.ref.path)})" for past in matching[:_NAMED])
+        names = ", ".join(f"{past.run.run} ({short_path(past.store)})" for past in matching[:_NAMED])
         raise click.UsageError(f"'{name}' is the beginning of {len(matching)} runs: {names}. Type more of it.")
     if not found.runs:
         raise click.UsageError(

@@ -15,11 +15,12 @@ from hermes_doctor.cli.options import Output, output_options
 from hermes_doctor.cli.types import Target
 
 if TYPE_CHECKING:
-    from hermes_doctor.cli.run_lookup import PastRun
     from hermes_doctor.engine.model import ExitCode
     from hermes_doctor.engine.plan import Outcome
     from hermes_doctor.engine.undo import StoreUndo
+    from hermes_doctor.host.homes import StoreRef
     from hermes_doctor.report.changes_model import ChangesReporter
+    from hermes_doctor.report.runs import PastRun
 
 
 @click.command(short_help="Take one run back; --apply does it.")
@@ -49,13 +50,23 @@ def undo(context: click.Context, run: str, target: Path | None, apply: bool, out
     for store, reason in found.unreadable:
         say(f"the journal of {store} cannot be read ({reason}).")
     past = one_run(run, found)
-    newer = [each.run.run for each in found.runs if _stands(each) and each.ref == past.ref and _is_after(each, past)]
-    with destination(output.file, [past.ref.path]) as stream:
-        code = _undo(past, apply, output, stream, typed("doctor", "undo", run, *([target] if target else [])), newer)
+    newer = [each.run.run for each in found.runs if _stands_over(each, past)]
+    with destination(output.file, [past.store]) as stream:
+        code = _undo(
+            found.ref(past),
+            past,
+            apply,
+            output,
+            stream,
+            typed("doctor", "undo", run, *([target] if target else [])),
+            newer,
+        )
     context.exit(code)
 
 
-def _undo(past: PastRun, applies: bool, output: Output, stream: TextIO, again: str, newer: Sequence[str]) -> ExitCode:
+def _undo(
+    ref: StoreRef, past: PastRun, applies: bool, output: Output, stream: TextIO, again: str, newer: Sequence[str]
+) -> ExitCode:
     from hermes_doctor.engine.scan import ScanOptions
     from hermes_doctor.engine.undo import undo_store
     from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
@@ -64,7 +75,7 @@ def _undo(past: PastRun, applies: bool, output: Output, stream: TextIO, again: s
     started = time.monotonic()
     reporter = _reporter(past, output, stream)
     with stoppable(applies) as stop:
-        result = undo_store(past.ref, past.run, ScanOptions(), apply=applies, stop=stop)
+        result = undo_store(ref, past.run, ScanOptions(), apply=applies, stop=stop)
         with result.scan.findings:
             reporter.begin(ChangesStart(__version__, library().version, time.time(), applies))
             reporter.store(result)
@@ -89,12 +100,10 @@ def _reporter(past: PastRun, output: Output, stream: TextIO) -> ChangesReporter[
     return UndoTable(stream, look_for(output, stream), told)
 
 
-def _stands(past: PastRun) -> bool:
-    return past.run.undone_at is None and past.run.forgotten_at is None
-
-
-def _is_after(one: PastRun, other: PastRun) -> bool:
-    return (one.run.at, one.run.run) > (other.run.at, other.run.run)
+def _stands_over(one: PastRun, other: PastRun) -> bool:
+    """Whether a run of the same store is newer, and can be undone first."""
+    newer = (one.run.at, one.run.run) > (other.run.at, other.run.run)
+    return newer and one.store == other.store and one.state in ("done", "unfinished")
 
 
 def _left_some(result: StoreUndo) -> bool:

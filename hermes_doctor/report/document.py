@@ -23,10 +23,10 @@ def opened(value: Mapping[str, object]) -> str:
 def dump(value: Mapping[str, object]) -> str:
     """Return the object as strict JSON on one line."""
     # ASCII only: the document reads the same whatever the encoding of the stream is.
-    return json.dumps(_plain(value), ensure_ascii=True, allow_nan=False)
+    return json.dumps(plain(value), ensure_ascii=True, allow_nan=False)
 
 
-def _plain(value: Any) -> object:
+def plain(value: Any) -> object:
     """Return the value as strict JSON can hold it: no infinite numbers, no half characters."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
@@ -35,9 +35,9 @@ def _plain(value: Any) -> object:
     if isinstance(value, bytes):
         return {"blob": value.hex()}
     if isinstance(value, Path):
-        return _plain(str(value))
+        return plain(str(value))
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [plain(part) for part in value]
     return value

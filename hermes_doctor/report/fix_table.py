@@ -175,10 +175,10 @@ class FixTable:
             if result.backup is not None:
                 notes.append(f"Backup: {short_path(result.backup)}")
             if result.run is not None:
-                longest = result.holds.get("longest", 0.0)
+                longest = result.holds.get("longest", 0.0) * 1000
                 notes.append(
                     f"Run {result.run}: {counted(result.transactions, 'transaction')}, of which the longest held the"
-                    f" store for {duration(longest)}."
+                    f" store for {longest:,.0f} ms."
                 )
             if result.run is not None and result.still_found:
                 left = f", {number(result.left)} of them can be mended by the same command" if result.left else ""
