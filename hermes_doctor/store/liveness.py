@@ -32,18 +32,19 @@ _FINISHED = frozenset(
 _DELIVERED = frozenset({"delivered", "dropped"})
 
 
+#: States of ``handoff_state`` in which somebody is about to take the session over (all releases).
+HANDING_OFF = frozenset({"pending", "running"})
+
+
 class Sign(enum.StrEnum):
     """Why a session is spared, in words that follow "spared: "."""
 
     PINNED = "it is pinned"
     ROUTED = "a chat is routed to it"
-    ROUTES_UNKNOWN = "the chats that may be routed to it cannot be seen"
     HANDOFF = "it is being handed off"
     LEASE = "a turn is running in its lineage"
     LOCK = "its lineage is being compressed"
     DELEGATION = "a delegation of its lineage is running or undelivered"
-    HEARTBEAT = "a living backend may own it"
-    FRESH_KIN = "something in its chain or below it was used lately"
 
 
 @dataclass(frozen=True)
@@ -143,29 +144,17 @@ def kept(view: StoreView, sessions: Iterable[Key]) -> Sign | None:
         return Sign.ROUTED
     pinned = view.shape.column("sessions", "pinned", absent="0")
     handoff = view.shape.column("sessions", "handoff_state")
+    states = ", ".join(f"'{state}'" for state in sorted(HANDING_OFF))
     for some in _batches(asked):
         among, cells = in_keys("id", some)
         marks = view.rows(
             f"SELECT coalesce({pinned}, 0) <> 0 FROM sessions"
-            f" WHERE {among} AND (coalesce({pinned}, 0) <> 0 OR {handoff} IN ('pending', 'running')) LIMIT 1",
+            f" WHERE {among} AND (coalesce({pinned}, 0) <> 0 OR {handoff} IN ({states})) LIMIT 1",
             cells,
         )
         if marks:
             return Sign.PINNED if marks[0][0] else Sign.HANDOFF
     return None
-
-
-def spared(view: StoreView, session: Key, *, source: Cell, newest: float) -> Sign | None:
-    """Return why a session must be left alone although it is idle, None for no reason.
-
-    ``newest``: when it was last used, seconds since the epoch. What was used below it, or in its compression chain,
-    is `open_rows`' to ask.
-    """
-    return (
-        kept(view, [session])
-        or live_work(view, session)
-        or (Sign.HEARTBEAT if heartbeat(view, source, newest) else None)
-    )
 
 
 def expired(cell: Cell, now: float) -> bool:

@@ -12,7 +12,7 @@ from hermes_doctor.store.ages import WIDTH, Age, age_columns, age_from, ages_of
 from hermes_doctor.store.cells import Cell, Key, as_text
 from hermes_doctor.store.clocks import LATEST
 from hermes_doctor.store.lineage import Edge, chain_of, descendants_of, edge_sql, has_lineage
-from hermes_doctor.store.liveness import kept, routes, spared
+from hermes_doctor.store.liveness import HANDING_OFF, heartbeat, kept, live_work, routed, routes
 from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.retention import retention
 from hermes_doctor.store.shape import Shape
@@ -128,7 +128,9 @@ def _judge(asked: _Asked, row: _Row) -> LeftBehind | None:
     if limit is None or row.age.newest is None:
         return None
     limit = view.idle_limit(limit)
-    if view.now - row.age.newest < limit or _may_be_routed(view, row, group):
+    if view.now - row.age.newest < limit or routed(view, row.session) or row.handoff in HANDING_OFF:
+        return None
+    if _may_be_routed(view, row, group):
         return None
     newest, clock = row.age.newest, row.age.clock
     if row.continues:
@@ -142,10 +144,10 @@ def _judge(asked: _Asked, row: _Row) -> LeftBehind | None:
         return None
     successor = None
     if group is Group.MESSAGING:
-        successor = _successor(view, row)
+        successor = _successor(asked, row)
         if successor is None:
             return None
-    if spared(view, row.session, source=row.source, newest=newest):
+    if live_work(view, row.session) or heartbeat(view, row.source, newest):
         return None
     idle = view.now - newest
     return LeftBehind(row.session, row.source, group, row.age, idle, clock, row.end_reason, successor)
@@ -192,7 +194,7 @@ def _quiet_below(view: StoreView, session: Key, limit: float) -> bool:
     return all(age.newest is not None and view.now - age.newest >= limit for age in ages)
 
 
-def _successor(view: StoreView, row: _Row) -> Key:
+def _successor(asked: _Asked, row: _Row) -> Key:
     """Return a newer session that has taken over the row's chat, None for none.
 
     What descends from the row's own chain has not taken it over: it may still be part of it.
@@ -200,12 +202,16 @@ def _successor(view: StoreView, row: _Row) -> Key:
     key = as_text(row.session_key)
     if not key or row.age.started is None:
         return None
-    newer = view.rows(
+    newer = asked.view.rows(
         "SELECT id FROM sessions WHERE session_key = ? AND typeof(started_at) IN ('integer', 'real')"
         f" AND started_at > ? AND started_at < {LATEST} ORDER BY started_at DESC LIMIT {_AT_ONCE}",
         (key, row.age.started),
     )
     if not newer:
         return None
-    own = {row.session, *chain_of(view, row.session).ids, *descendants_of(view, row.session).ids}
+    own: set[Key] = {row.session}
+    if row.continues:
+        own.update(_chain(asked, row) or ())
+    if row.has_children:
+        own.update(descendants_of(asked.view, row.session))
     return next((session for (session,) in newer if session not in own), None)

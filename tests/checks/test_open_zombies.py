@@ -16,7 +16,7 @@ from hermes_doctor.engine.model import Check, Finding, RelationRule, Safety, Sev
 from hermes_doctor.host.state_files import Mentions
 from hermes_doctor.store import open_rows
 from hermes_doctor.store.ages import Age, age_from
-from hermes_doctor.store.cells import Cell, Key
+from hermes_doctor.store.cells import BadText, Cell, Key
 from hermes_doctor.store.clocks import DAY, HOUR
 from hermes_doctor.store.lineage import Kin
 from hermes_doctor.store.view import StoreView
@@ -26,7 +26,7 @@ from tests.oracle.faults import planting
 from tests.oracle.home import Home
 from tests.oracle.process import HermesProcess
 from tests.oracle.releases import CHAINS, RELEASES, Release, get
-from tests.oracle.steps import call, clock, sql
+from tests.oracle.steps import blob, call, clock, sql
 from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
@@ -257,6 +257,26 @@ def test_a_store_that_lacks_columns_and_tables_is_judged_by_what_it_has(home: Ho
     assert [f.key for f in findings_of(home.store, CHECK, home=home.path)] == [session]
 
 
+def test_ids_of_any_type_are_judged(home: Home) -> None:
+    """Text that is no text, bytes: each once left behind, and once with a fresh message and a fresh child."""
+    old, fresh = time.time() - 3 * DAY, time.time() - 60
+    rename = "UPDATE {} SET {} = CASE WHEN ?2 THEN CAST(?1 AS TEXT) ELSE ?1 END WHERE {} = ?3"
+    steps = [sql("PRAGMA foreign_keys=OFF")]
+    for name, data, as_text in (("bytes", b"\x01\xff", 0), ("bad", b"\xff\xfe", 1)):
+        for kind, at in (("old", old), ("said", fresh), ("born", fresh)):
+            session = f"{name} {kind}"
+            steps += [clock(old), call("create_session", session, "cli")]
+            steps += [clock(at if kind == "said" else old), call("append_message", session, "user", "hello")]
+            steps += [clock(at), call("create_session", f"{session} child", "cli", parent_session_id=session)]
+            steps += [call("end_session", f"{session} child", "cli_close")] if kind != "born" else []
+            new = blob(data + kind.encode())
+            for table, column in (("sessions", "id"), ("messages", "session_id"), ("sessions", "parent_session_id")):
+                steps.append(sql(rename.format(table, column, column), new, as_text, session))
+    home.run("0.22.2", steps)
+    found = findings_of(home.store, CHECK, home=home.path)
+    assert {finding.key for finding in found} == {b"\x01\xffold", BadText(b"\xff\xfeold")}
+
+
 # --- wrong variants --------------------------------------------------------------------------------------------------
 
 Patch = Callable[[pytest.MonkeyPatch], Check | None]
@@ -311,7 +331,9 @@ WRONG: dict[str, Patch] = {
     "what is absurd is old": _set("hermes_doctor.store.open_rows.age_from", _absurd_is_old),
     "no chain": _rows_without(continues=False),
     "nothing below": _rows_without(has_children=False),
-    "no sign of life spares": _set("hermes_doctor.store.open_rows.spared", lambda *a, **k: None),
+    "no work in the lineage spares": _set("hermes_doctor.store.open_rows.live_work", lambda view, session: None),
+    "a handoff does not spare": _set("hermes_doctor.store.open_rows.HANDING_OFF", frozenset()),
+    "a route does not spare": _set("hermes_doctor.store.open_rows.routed", lambda view, session: False),
     "a pin or route up the chain is not seen": _set("hermes_doctor.store.open_rows.kept", lambda *a: None),
     "only the row's own lock or lease": _set(
         "hermes_doctor.store.liveness.family_of", lambda view, session: Kin((session,))
@@ -327,7 +349,7 @@ WRONG: dict[str, Patch] = {
         "checks.open_zombies.ending_is_dangerous", lambda view, age: age.started < view.now - 90 * DAY
     ),
     "every newer sibling takes over": _set("hermes_doctor.store.open_rows.descendants_of", lambda view, key: Kin(())),
-    "chats like any other": _set("hermes_doctor.store.open_rows._successor", lambda view, row: "somebody"),
+    "chats like any other": _set("hermes_doctor.store.open_rows._successor", lambda asked, row: "somebody"),
 }
 
 

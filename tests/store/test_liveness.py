@@ -15,13 +15,13 @@ from hermes_doctor.store.liveness import (
     expired,
     guards,
     heartbeat,
+    kept,
     lease_alive,
     live_work,
     lock_alive,
     routed,
     routes,
     session_ids_in,
-    spared,
 )
 from tests.oracle.home import Home
 from tests.oracle.releases import RELEASES, Release, between
@@ -33,10 +33,10 @@ DAY = 86_400.0
 PEER = {"platform": "telegram", "chat_id": "1001", "user_id": "u1", "chat_type": "dm"}
 
 
-def asked(home: Home, session: str, *, source: str = "cli", newest: float | None = None) -> Sign | None:
-    """Why the session is spared, as of now."""
+def asked(home: Home, session: str) -> Sign | None:
+    """What keeps the session, as of now."""
     with view_of(home.store, home=home.path) as view:
-        return spared(view, session, source=source, newest=time.time() - DAY if newest is None else newest)
+        return kept(view, [session]) or live_work(view, session)
 
 
 def family(*, ended: bool = True) -> list[Step]:
@@ -62,7 +62,7 @@ def test_a_chat_of_the_gateway_is_routed_and_the_one_before_new_is_not(home: Hom
         assert routed(view, after["session_id"])
         assert routes(view).complete
         assert not routed(view, chat["session_id"])
-    assert asked(home, after["session_id"], source="telegram") is Sign.ROUTED
+    assert asked(home, after["session_id"]) is Sign.ROUTED
 
 
 @pytest.mark.parametrize("release", [RELEASES[0], RELEASES[-1]], ids=str)
@@ -111,7 +111,7 @@ def test_a_topic_binding_is_a_route(home: Home, release: Release) -> None:
             call("bind_telegram_topic", chat_id="1", thread_id="7", user_id="u1", session_key="k", session_id="s1"),
         ],
     )
-    assert asked(home, "s1", source="telegram") is Sign.ROUTED
+    assert asked(home, "s1") is Sign.ROUTED
 
 
 @pytest.mark.parametrize("release", between("0.16.0"), ids=str)
@@ -238,7 +238,7 @@ def test_a_delegation_of_the_releases_own_journal_keeps_its_parents_lineage(home
 @pytest.mark.parametrize("column", ["origin_session", "origin_ui_session_id", "parent_session_id", "origin_session_id"])
 def test_every_column_that_can_name_a_session_counts(home: Home, column: str) -> None:
     home.run("0.22.2", [call("create_session", "s1", "tui"), delegation(**{column: "s1"})])
-    assert asked(home, "s1", source="tui") is Sign.DELEGATION
+    assert asked(home, "s1") is Sign.DELEGATION
 
 
 def test_a_delegation_names_a_chat_by_its_routing_key(home: Home) -> None:
@@ -273,7 +273,6 @@ def test_a_heartbeat_keeps_what_its_backend_could_own(home: Home) -> None:
         assert not any(heartbeat(view, source, used) for source in others)
         # A backend that came twelve hours and a minute after the last use never had it.
         assert not heartbeat(view, "tui", used - 60)
-        assert spared(view, "s1", source="tui", newest=used) is Sign.HEARTBEAT
     with view_of(home.store, home=home.path, now=now + 1) as view:
         assert not heartbeat(view, "tui", used)
 
@@ -303,7 +302,8 @@ def test_a_store_without_any_of_the_tables_has_no_signs(home: Home) -> None:
     home.run("0.13.0", [clock(time.time() - DAY), *family()])
     with view_of(home.store, home=home.path) as view:
         assert guards(view).leases == guards(view).locks == guards(view).delegations == frozenset()
-        assert spared(view, "tip", source="tui", newest=time.time() - DAY) is None
+        assert kept(view, ["tip", "root"]) is live_work(view, "tip") is None
+        assert not heartbeat(view, "tui", time.time())
 
 
 def test_ids_are_found_at_any_depth_and_only_under_keys_that_say_so() -> None:

@@ -23,7 +23,7 @@ def view_of(
     try:
         shape = read_shape(store.connection)
         yield StoreView(
-            reader=Reader(store.connection, store.pace, encoding=shape.encoding),
+            reader=Reader(store.connection, store.pace, encoding=shape.encoding, rests=store.holding.state != "no"),
             shape=shape,
             now=time.time() if now is None else now,
             held=store.holding.state if held is None else held,
