@@ -23,8 +23,8 @@ where a newer session has taken over the same `session_key` and nothing routes t
 
 Spared are rows that are pinned, routed (gateway_routing, sessions.json, topic bindings), being
 handed off, or fresh anywhere below; and those in whose lineage a turn lease or a compression lock
-has not expired, or a delegation is running or undelivered; and those that a backend with a heartbeat
-within 180 seconds could own. Where the routes cannot be seen, chats of platforms are spared.
+has not expired, or a delegation is running or undelivered; and those that a backend with a
+heartbeat within 180 seconds could own. Where the routes cannot be seen, chats are spared.
 
 Fix
 The row is ended as `startup_orphan_reap` at the present time. That is the reason by which hermes
@@ -35,7 +35,8 @@ Safe, but for these. Up to schema 29 upstream's prune goes by the start or the m
 row and may delete it at the next start: a row past its retention by that clock is unsafe, unless
 this home's config was read and turns `sessions.auto_prune` off. api_server and acp are unsafe up to
 schema 25, whose releases do not know the reason. Messaging platforms are always unsafe: a chat that
-still leads there would break. Other sources are reported only, as are open rows that carry a reason.
+still leads there would break. Other sources are reported only, and so are open rows that carry an
+end reason, which would be lost.
 
 Upstream
 Issues 12029, 22071, 94924 (open rows that nobody ends), 94895, 94971, 118161 (live and pinned rows
