@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -69,6 +70,11 @@ def stoppable(applies: bool) -> Iterator[Stop]:
         yield stop
 
 
+def finish_undisturbed() -> None:
+    """Take no notice of a further Ctrl-C: the work has stopped, and what is left is to say how far it came."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def typed(*words: str | Path) -> str:
     """Return a command as it is typed; paths and other words are quoted where a shell needs it."""
     return shlex.join(os.fspath(word) for word in words)
@@ -78,15 +84,3 @@ def say(line: str) -> None:
     """Say something to the person, beside the result."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"doctor: {line}\n")
-
-
-def with_options(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
-    """Lay options over a command, the first named first in its help."""
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def shown(targets: Sequence[Path]) -> list[str]:
-    """Return targets as they were typed, to be typed again."""
-    return [str(target) for target in targets]

@@ -15,6 +15,7 @@ from hermes_doctor import __version__
 from hermes_doctor.cli.changing import (
     apply_option,
     confirm,
+    finish_undisturbed,
     index_of,
     require_terminal_or_yes,
     say,
@@ -132,28 +133,31 @@ class _Job:
         runs: list[list[str]] = []
         unsafe_waits = False
         waiting = list(self.refs)
-        with stoppable(self.applies) as stop:
-            while waiting and not stop:
-                try:
+        while waiting:
+            try:
+                # Only here: what follows must not hang on a reader who reads no more.
+                with stoppable(self.applies) as stop:
                     result = self._one(waiting[0], stop)
-                except KeyboardInterrupt:
-                    ended.append((ExitCode.STOPPED, "stopped"))
-                    say("stopped. Nothing was changed; the same command starts over.")
-                    break
-                waiting.pop(0)
-                with result.scan.findings:
-                    ended.append((result.exit_code, result.outcome))
-                    if result.run is not None:
-                        noted = self._note(result)
-                        runs.append([result.run] if noted else [result.run, str(result.ref.path)])
-                    unsafe_waits = unsafe_waits or _waits_for_unsafe(result)
-                    reporter.store(result)
-            code = worst([*(each for each, _ in ended), *([ExitCode.STOPPED] if waiting else [])])
-            outcome = outcome_of(ended, code)
-            following = self._next(outcome, runs, again, unsafe_waits=unsafe_waits)
-            reporter.end(
-                ChangesEnd(time.monotonic() - started, outcome, code, [ref.path for ref in waiting], following)
-            )
+            except KeyboardInterrupt:
+                ended.append((ExitCode.STOPPED, "stopped"))
+                say("stopped. Nothing was changed; the same command starts over.")
+                break
+            waiting.pop(0)
+            if stop:
+                finish_undisturbed()
+            with result.scan.findings:
+                ended.append((result.exit_code, result.outcome))
+                if result.run is not None:
+                    noted = self._note(result)
+                    runs.append([result.run] if noted else [result.run, str(result.ref.path)])
+                unsafe_waits = unsafe_waits or _waits_for_unsafe(result)
+                reporter.store(result)
+            if stop:
+                break
+        code = worst([*(each for each, _ in ended), *([ExitCode.STOPPED] if waiting else [])])
+        outcome = outcome_of(ended, code)
+        following = self._next(outcome, runs, again, unsafe_waits=unsafe_waits)
+        reporter.end(ChangesEnd(time.monotonic() - started, outcome, code, [ref.path for ref in waiting], following))
         return code
 
     def may_do_what_is_unsafe(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from hermes_doctor import __version__
-from hermes_doctor.cli.changing import apply_option, index_of, say, stoppable, typed
+from hermes_doctor.cli.changing import apply_option, finish_undisturbed, index_of, say, stoppable, typed
 from hermes_doctor.cli.options import Output, output_options
 from hermes_doctor.cli.types import Target
 
@@ -76,12 +76,14 @@ def _undo(
     reporter = _reporter(past, output, stream)
     with stoppable(applies) as stop:
         result = undo_store(ref, past.run, ScanOptions(), apply=applies, stop=stop)
-        with result.scan.findings:
-            reporter.begin(ChangesStart(__version__, library().version, time.time(), applies))
-            reporter.store(result)
-            following = _next(result.outcome, again, newer if _left_some(result) else ())
-            seconds = time.monotonic() - started
-            reporter.end(ChangesEnd(seconds, result.outcome, result.exit_code, (), following))
+    if stop:
+        finish_undisturbed()
+    with result.scan.findings:
+        reporter.begin(ChangesStart(__version__, library().version, time.time(), applies))
+        reporter.store(result)
+        following = _next(result.outcome, again, newer if _left_some(result) else ())
+        seconds = time.monotonic() - started
+        reporter.end(ChangesEnd(seconds, result.outcome, result.exit_code, (), following))
     return result.exit_code
 
 

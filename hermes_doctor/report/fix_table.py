@@ -10,7 +10,7 @@ from hermes_doctor.engine.model import Check, ExitCode, Finding
 from hermes_doctor.engine.plan import NEEDS_UNSAFE, StoreFix
 from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSED, Change
 from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
-from hermes_doctor.report.layout import Look, Paragraphs, facts, header, row_name, some, table, wrapped
+from hermes_doctor.report.layout import Look, Paragraphs, facts, header, next_lines, row_name, some, table, wrapped
 from hermes_doctor.report.words import counted, duration, number, short_path, size, visible
 
 #: What a row of the table counts besides the states of changes.
@@ -78,8 +78,7 @@ class FixTable:
             lines += self._wrap("Nothing to do.")
         for path in end.not_reached:
             lines += self._wrap(f"Not reached: {short_path(path)}")
-        # A command is copied from here, so its line is never broken.
-        lines += [f"Next: {command}" for command in end.next_commands]
+        lines += next_lines(end.next_commands)
         if lines:
             self._page.add(lines)
 

@@ -126,6 +126,11 @@ def row_name(table_name: str, key: Key, session: Key = None) -> str:
     return where if session is None else f"{where} of session {key_text(session)}"
 
 
+def next_lines(commands: Sequence[str]) -> list[str]:
+    """Return what may be typed next; a command is copied from there, so its line is never broken."""
+    return [f"{'  or' if place else 'Next'}: {command}" for place, command in enumerate(commands)]
+
+
 def some(names: Sequence[str], limit: int) -> str:
     """Return the first names, and how many more there are: ``s1, s2 and 7 more``."""
     rest = len(names) - limit

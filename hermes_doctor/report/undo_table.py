@@ -9,7 +9,7 @@ from typing import TextIO
 from hermes_doctor.engine.transaction import Change
 from hermes_doctor.engine.undo import CHANGED_SINCE, FAILED, PLANNED, RESTORED, StoreUndo
 from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
-from hermes_doctor.report.layout import Look, Paragraphs, header, row_name, some, table, wrapped
+from hermes_doctor.report.layout import Look, Paragraphs, header, next_lines, row_name, some, table, wrapped
 from hermes_doctor.report.words import counted, duration, number, visible
 
 
@@ -49,7 +49,7 @@ class UndoTable:
             lines = self._wrap(f"{rows} put back in {duration(end.seconds)}.")
         else:
             lines = self._wrap(f"{rows} would be put back. Nothing was changed.")
-        lines += [f"Next: {command}" for command in end.next_commands]
+        lines += next_lines(end.next_commands)
         if lines:
             self._page.add(lines)
 
