@@ -81,6 +81,9 @@ def apply_store(
         fix.fail(f"the doctor's records cannot be written ({error}): what was committed stands and can be undone")
     except (apsw.Error, UncoveredError) as error:
         fix.fail(f"SQLite stopped the work ({error}): what was committed stands and can be undone")
+    except BaseException:
+        fix.scan.findings.close()
+        raise
     return fix
 
 
