@@ -127,8 +127,10 @@ def _plan(undo: StoreUndo, ref: StoreRef) -> None:
         shape = read_shape(store.connection)
         for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN]):
             for change in reversed(_rows(entry)):
-                state = PLANNED if _still_ours(store.connection, shape, change) else CHANGED_SINCE
-                undo.changes.append(_change(entry, change, state))
+                if _still_ours(store.connection, shape, change):
+                    undo.changes.append(_change(entry, change, PLANNED))
+                elif not _is_before(store.connection, shape, change):
+                    undo.changes.append(_change(entry, change, CHANGED_SINCE))
     if undo.count(PLANNED):
         undo.outcome, undo.exit_code = "planned", ExitCode.FINDINGS
 
