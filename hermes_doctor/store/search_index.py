@@ -2,6 +2,10 @@
 
 Layouts are read from the tables' own SQL, each index for itself: a file of 0.20 that 0.22.2 has opened has a new
 word index beside an old trigram one, and neither ``schema_version`` nor ``fts_storage_version`` tells.
+
+Not every SQLite cuts a text into the same trigrams: up to 3.46 it stops at a NUL, from 3.48 on it goes on behind it,
+and upstream stores structured content with a NUL in front. So an index that one of them wrote fails the check of the
+other, and taking a text out with other trigrams than it was put in with leaves entries behind: `match_trigrams`.
 """
 
 from __future__ import annotations
@@ -50,10 +54,11 @@ _EXTERNAL = frozenset({Layout.EXTERNAL_1, Layout.EXTERNAL_2, Layout.EXTERNAL_3})
 
 @dataclass(frozen=True)
 class _Declared:
-    """What an index's CREATE statement says: its columns, and the table or view of its texts (None: its own)."""
+    """What an index's CREATE statement says: its columns, the table or view of its texts (None: its own), tokenizer."""
 
     columns: tuple[str, ...]
     content: str | None
+    tokenizer: str
 
 
 def layouts(shape: Shape) -> dict[str, Layout]:
@@ -93,12 +98,35 @@ def kept_in_step(connection: apsw.Connection, view: StoreView, session_ids: Sequ
         _move(connection, shape, name, session_ids, out=False)
 
 
+def match_trigrams(connection: apsw.Connection, shape: Shape) -> bool:
+    """Make a connection cut texts with a NUL as the SQLite did that wrote the trigram index last.
+
+    Call it before anything on the connection uses the index. Returns whether its own way had to be changed, which
+    costs some time for every text that is put in or taken out. The newest message with a NUL decides; where there is
+    none the connection stays as it is.
+    """
+    declared = _declared(shape, "messages_fts_trigram")
+    if declared is None or declared.tokenizer != "trigram" or not _stops_at_nul(connection, shape, declared):
+        return False
+    own = connection.fts5_tokenizer("trigram", [])
+    if len(list(own(b"abc\0abc", apsw.FTS5_TOKENIZE_DOCUMENT, None))) == 1:
+        return False
+
+    def make(_connection: apsw.Connection, _arguments: list[str]) -> apsw.Tokenizer:
+        return lambda text, reason, locale: own(text.partition(b"\0")[0], reason, locale)
+
+    connection.register_fts5_tokenizer("trigram", make)
+    return True
+
+
 def check(connection: apsw.Connection, shape: Shape) -> list[str]:
     """Return the names of the indexes that fail FTS5's own check.
 
     It compares an external index with the messages, and an inline one only with its own texts: for those there is
-    `check_rows`. Where hermes itself is not done with an index (`unchecked`), only its structure is checked. The
-    connection must be one that may write; nothing is changed. Raises apsw.Error for anything but a failed check.
+    `check_rows`. Where hermes itself is not done with an index (`unchecked`), only its structure is checked. A trigram
+    index of texts with a NUL may be the work of more than one SQLite, and fails then although nothing is wrong: which
+    rows it holds decides. All of the index is read. The connection must be one that may write; nothing is changed.
+    Raises apsw.Error for anything but a failed check.
     """
     reasons = unchecked(connection, shape)
     failed = []
@@ -111,7 +139,8 @@ def check(connection: apsw.Connection, shape: Shape) -> list[str]:
                 f"INSERT INTO {quote(name)}({quote(name)}, rank) VALUES ('integrity-check', ?)", (int(compares),)
             )
         except apsw.CorruptError:
-            failed.append(name)
+            if not _is_cut_otherwise(connection, shape, name):
+                failed.append(name)
     return failed
 
 
@@ -216,14 +245,16 @@ def _declared(shape: Shape, name: str) -> _Declared | None:
     if match is None:
         return None
     columns: list[str] = []
-    content: str | None = None
+    content, tokenizer = None, "unicode61"
     for argument in re.findall(r"(?:'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[^,'\"])+", match.group(1)):
         key, equals, value = (part.strip() for part in argument.partition("="))
         if not equals:
             columns.append(key.split()[0].strip("'\"`[]").lower())
         elif key.lower() == "content":
             content = value.strip("'\"`[]").lower()
-    return _Declared(tuple(columns), content)
+        elif key.lower() == "tokenize":
+            tokenizer = value.strip("'\"").lower()
+    return _Declared(tuple(columns), content, tokenizer)
 
 
 def _sql_of(objects: Mapping[str, str], name: str) -> str | None:
@@ -255,6 +286,52 @@ def _pending(rows: Sequence[tuple[Cell, ...]]) -> tuple[int, int] | None:
     return (low, high_water) if low < high_water else None
 
 
+def _stops_at_nul(connection: apsw.Connection, shape: Shape, declared: _Declared) -> bool:
+    """Whether the trigrams of the newest text with a NUL end there: docsize has the number of tokens of each text."""
+    name = "messages_fts_trigram"
+    for size, content in connection.execute(
+        f"SELECT indexed.sz, texts.text FROM {quote(name + '_docsize')} AS indexed"
+        f" JOIN ({_texts(declared, name)}) AS texts ON texts.id = indexed.id"
+        " WHERE typeof(texts.text) = 'text' AND instr(texts.text, char(0)) > 0 ORDER BY indexed.id DESC"
+    ):
+        before, _, behind = str(content).partition("\0")
+        # One trigram starts at each character but the last two, NULs not counted.
+        stopping, going_on = max(len(before) - 2, 0), max(len(before) + len(behind.replace("\0", "")) - 2, 0)
+        if stopping != going_on and isinstance(size, bytes):
+            return _first_varint(size) == stopping
+    return False
+
+
+def _texts(declared: _Declared, name: str) -> str:
+    """Return the query for id and first indexed text of what an index holds or should hold."""
+    if declared.content is None:
+        return f"SELECT id, c0 AS text FROM {quote(name + '_content')}"
+    return f"SELECT id, {quote(declared.columns[0])} AS text FROM {quote(declared.content)}"
+
+
+def _first_varint(data: bytes) -> int:
+    """Return the first of SQLite's variable-length integers: seven bits a byte, the highest bit says that more come."""
+    value = 0
+    for byte in data[:8]:
+        value = value << 7 | byte & 0x7F
+        if not byte & 0x80:
+            break
+    return value
+
+
+def _is_cut_otherwise(connection: apsw.Connection, shape: Shape, name: str) -> bool:
+    """Whether a trigram index that failed its check holds texts with a NUL, and just the rows that it should hold."""
+    declared = _declared(shape, name)
+    if declared is None or declared.tokenizer != "trigram" or not shape.has("messages", "id", "content"):
+        return False
+    nul = connection.execute(f"SELECT 1 FROM ({_texts(declared, name)}) WHERE instr(text, char(0)) > 0 LIMIT 1")
+    if nul.fetchone() is None:
+        return False
+    question = _inline_question(shape, name) if declared.content is None else _external_question(shape, name)
+    every = f"SELECT id FROM messages UNION SELECT id FROM {quote(name + '_docsize')}"
+    return connection.execute(f"WITH asked(id) AS ({every}) {question} LIMIT 1").fetchone() is None
+
+
 def _is_stale(connection: apsw.Connection, shape: Shape, name: str) -> bool:
     """Whether hermes has detached the index's triggers and will rebuild it (0.20.6 on)."""
     if not shape.has("state_meta", "key", "value"):
@@ -268,7 +345,8 @@ def _is_stale(connection: apsw.Connection, shape: Shape, name: str) -> bool:
 def _tokenizer_missing(connection: apsw.Connection, name: str) -> str | None:
     """Return the name of the tokenizer that an index wants and this machine lacks, None where it works."""
     try:
-        connection.execute(f"SELECT 1 FROM {quote(name)} LIMIT 0")
+        # A tokenizer is loaded when it is first needed: taking a query apart needs it, reading rows does not.
+        connection.execute(f"SELECT 1 FROM {quote(name)} WHERE {quote(name)} MATCH '\"\"' LIMIT 1").fetchall()
     except apsw.SQLError as error:
         match = re.search(r"no such tokenizer: (\S+)", str(error))
         if match is None:
