@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -76,8 +74,10 @@ def finish_undisturbed() -> None:
 
 
 def typed(*words: str | Path) -> str:
-    """Return a command as it is typed; paths and other words are quoted where a shell needs it."""
-    return shlex.join(os.fspath(word) for word in words)
+    """Return a command as it is typed: quoted where a shell needs it, control characters escaped."""
+    from hermes_doctor.host.upstream import quoted
+
+    return " ".join(quoted(word) for word in words)
 
 
 def say(line: str) -> None:

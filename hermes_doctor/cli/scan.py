@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from hermes_doctor import __version__
+from hermes_doctor.cli.changing import typed
 from hermes_doctor.cli.options import Output, Selection, fail_on_option, output_options, selection_options
 from hermes_doctor.cli.types import Target
 
@@ -61,7 +61,7 @@ def _scan_all(
     fail_on: Severity | None,
     output: Output,
     reporter: ScanReporter,
-    fix_command: str | None,
+    fix_command: str,
 ) -> ExitCode:
     """Scan and report one store after the other; a stop ends the round, and the report is completed all the same."""
     from hermes_doctor.engine.model import Bucket, ExitCode, worst
@@ -94,7 +94,7 @@ def _scan_all(
                 mendable = mendable or check.buckets[Bucket.SAFE] + check.buckets[Bucket.UNSAFE] > 0
             reporter.store(result)
     code = worst(codes)
-    next_commands = [fix_command] if fix_command and mendable else []
+    next_commands = [fix_command] if mendable else []
     next_commands += [f"doctor explain {faults[0]}"] if faults else []
     reporter.end(RunEnd(time.monotonic() - started, code, [ref.path for ref in waiting], next_commands))
     return code
@@ -134,13 +134,9 @@ def _reporter(output: Output, stream: TextIO) -> ScanReporter:
     return ScanTable(stream, look_for(output, stream))
 
 
-def _next(targets: Sequence[Path]) -> str | None:
-    """Return the command that shows what can be mended, for the same targets; None while there is none."""
-    from hermes_doctor.cli.app import COMMANDS
-
-    if "fix" not in COMMANDS:
-        return None
-    return " ".join(["doctor fix", *(shlex.quote(str(target)) for target in targets)]) + " (shows what would be done)"
+def _next(targets: Sequence[Path]) -> str:
+    """Return the command that shows what can be mended, for the same targets."""
+    return f"{typed('doctor', 'fix', *targets)} (shows what would be done)"
 
 
 def _say_stopped(total: int, unread: int) -> None:

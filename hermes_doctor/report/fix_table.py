@@ -78,7 +78,7 @@ class FixTable:
             lines += self._wrap("Nothing to do.")
         for path in end.not_reached:
             lines += self._wrap(f"Not reached: {short_path(path)}")
-        lines += next_lines(end.next_commands)
+        lines += next_lines(end.next_commands, self._look.width)
         if lines:
             self._page.add(lines)
 

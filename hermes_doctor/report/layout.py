@@ -126,8 +126,11 @@ def row_name(table_name: str, key: Key, session: Key = None) -> str:
     return where if session is None else f"{where} of session {key_text(session)}"
 
 
-def next_lines(commands: Sequence[str]) -> list[str]:
-    """Return what may be typed next; a command is copied from there, so its line is never broken."""
+def next_lines(commands: Sequence[str], width: int) -> list[str]:
+    """Return what may be typed next: on one line where that fits, else each on its own, never broken, to be copied."""
+    together = f"Next: {', '.join(commands)}"
+    if not commands or len(together) <= width:
+        return [together] if commands else []
     return [f"{'  or' if place else 'Next'}: {command}" for place, command in enumerate(commands)]
 
 

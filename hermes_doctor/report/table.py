@@ -9,7 +9,7 @@ from typing import TextIO
 from hermes_doctor.engine.model import Bucket, Check, Finding, Safety, Severity
 from hermes_doctor.engine.scan import CheckResult, StoreScan
 from hermes_doctor.host.bundle import Condition
-from hermes_doctor.report.layout import Look, facts, header, row_name, table, wrapped
+from hermes_doctor.report.layout import Look, facts, header, next_lines, row_name, table, wrapped
 from hermes_doctor.report.model import RunEnd, RunStart
 from hermes_doctor.report.words import counted, duration, number, short_path, visible
 from hermes_doctor.store.shape import KNOWN_SCHEMA
@@ -75,8 +75,7 @@ class ScanTable:
             lines += self._wrap(
                 f"{counted(self._stores, 'store')} looked at in {duration(end.seconds)}, nothing was changed."
             )
-        if end.next_commands:
-            lines += self._wrap(f"Next: {', '.join(end.next_commands)}")
+        lines += next_lines(end.next_commands, self._look.width)
         if lines:
             self._paragraph(lines)
 

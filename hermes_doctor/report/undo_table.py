@@ -49,7 +49,7 @@ class UndoTable:
             lines = self._wrap(f"{rows} put back in {duration(end.seconds)}.")
         else:
             lines = self._wrap(f"{rows} would be put back. Nothing was changed.")
-        lines += next_lines(end.next_commands)
+        lines += next_lines(end.next_commands, self._look.width)
         if lines:
             self._page.add(lines)
 

@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -65,16 +66,17 @@ def test_findings_as_a_table_and_as_json_agree(tmp_path: Path, damaged: Path) ->
             row = next(line.split() for line in table.stdout.splitlines() if line.startswith(check["check"] + " "))
             assert row[1:4] == [str(check["count"]), str(check["safe"]), str(check["count"] - check["safe"])]
     assert f"{len(database['findings'])} findings" in table.stdout
-    assert all(len(line) <= 80 for line in table.stdout.splitlines())
+    # A command that is named is never broken, however long its path is.
+    assert all(len(line) <= 80 for line in table.stdout.split("Next: ")[0].splitlines())
 
 
 def test_the_closing_sentence_names_commands_that_exist(tmp_path: Path, damaged: Path) -> None:
     done = doctor(tmp_path, "scan", damaged)
     closing = done.stdout[done.stdout.rindex("Next: ") :]
-    for part in closing.removeprefix("Next: ").split(", "):
-        words = part.split()
-        assert words[0] == "doctor"
-        assert doctor(tmp_path, words[1], "--help").returncode == 0
+    commands = re.findall(r"doctor (\w+) ", closing)
+    assert commands == ["fix", "explain"]
+    for command in commands:
+        assert doctor(tmp_path, command, "--help").returncode == 0
 
 
 def test_a_scan_changes_nothing(tmp_path: Path, damaged: Path) -> None:
