@@ -23,6 +23,8 @@ from hermes_doctor.engine.journal import Run
 NAME = "hermes-state-doctor"
 FILE = "runs.db"
 
+_COLUMNS = {"run": str, "path": str, "at": float}
+
 #: Longest wait for another doctor that writes to the index, in seconds.
 _PATIENCE = 2.0
 
@@ -49,14 +51,14 @@ class RunIndex:
 
         A broken index is made anew, with these runs in it.
         """
-        rows = [{"run": run.run, "path": str(store.absolute()), "at": run.at} for run in runs]
+        rows = [{"run": run.run, "path": _cell(store.absolute()), "at": run.at} for run in runs]
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 self._write(rows)
             except sqlite3.OperationalError:
                 raise
-            except (sqlite3.DatabaseError, TypeError):
+            except sqlite3.DatabaseError:
                 self.path.unlink()
                 self._write(rows)
         except (OSError, sqlite3.Error):
@@ -72,7 +74,7 @@ class RunIndex:
                 found = database.execute("SELECT path FROM runs GROUP BY path ORDER BY max(at) DESC").fetchall()
         except (OSError, sqlite3.Error):
             return []
-        return [Path(path) for (path,) in found if isinstance(path, str)]
+        return [Path(os.fsdecode(path)) for (path,) in found if isinstance(path, str | bytes)]
 
     def _write(self, rows: Sequence[dict[str, object]]) -> None:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -80,7 +82,9 @@ class RunIndex:
             database.execute("PRAGMA secure_delete = ON")
             with database.atomic():
                 runs = cast(Table, database["runs"])
-                runs.create({"run": str, "path": str, "at": float}, pk=("run", "path"), if_not_exists=True)
+                if runs.exists() and runs.columns_dict.keys() != _COLUMNS.keys():
+                    raise sqlite3.DatabaseError("it is laid out in another way")
+                runs.create(_COLUMNS, pk=("run", "path"), if_not_exists=True)
                 runs.upsert_all(rows, pk=("run", "path"))
 
     @contextmanager
@@ -91,3 +95,13 @@ class RunIndex:
             )
         ) as connection:
             yield Database(connection)
+
+
+def _cell(path: Path) -> str | bytes:
+    """Return a path as a cell can hold it: its bytes where it is no text."""
+    text = str(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(text)
+    return text
