@@ -23,7 +23,8 @@ import apsw
 
 from hermes_doctor.engine.changes import Op, RowChange, changes_of, holds, read_row
 from hermes_doctor.engine.gates import Planned, refusal
-from hermes_doctor.engine.journal import APPLIED, FOLDER, UNDONE, UNKNOWN, Entry, Journal, Run
+from hermes_doctor.engine.halts import halt
+from hermes_doctor.engine.journal import APPLIED, FOLDER, PENDING, UNDONE, UNKNOWN, Entry, Journal, Run
 from hermes_doctor.engine.links import newly_dangling
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.pacing import Pacing
@@ -111,7 +112,7 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
         undo.outcome, undo.exit_code = "stopped", ExitCode.STOPPED
         undo.reason = "somebody else holds the store's write lock"
     except (OSError, sqlite3.Error, apsw.Error) as error:
-        undo.outcome, undo.exit_code, undo.reason = "failed", ExitCode.FAILED, str(error)
+        undo.outcome, undo.exit_code, undo.reason = "failed", ExitCode.FAILED, halt(error)
     return undo
 
 
@@ -125,7 +126,8 @@ def _plan(undo: StoreUndo, ref: StoreRef) -> None:
         return
     with journal, open_without_trace(ref.path) as store:
         shape = read_shape(store.connection)
-        for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN]):
+        # One that is pending was left by a stop; the work settles it first, by how its rows are.
+        for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN, PENDING]):
             for change in reversed(_rows(entry)):
                 if _still_ours(store.connection, shape, change):
                     undo.changes.append(_change(entry, change, PLANNED))
