@@ -15,6 +15,7 @@ from hermes_doctor.engine.backup import BackupError, make_backup, will_back_up
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.forgetting import forget_old_runs
 from hermes_doctor.engine.gates import BackupMode, refusal
+from hermes_doctor.engine.halts import halt
 from hermes_doctor.engine.journal import FOLDER, Journal
 from hermes_doctor.engine.model import Check, ExitCode, Finding
 from hermes_doctor.engine.pacing import Pacing
@@ -77,10 +78,8 @@ def apply_store(
         fix.stop(str(stopped))
     except BackupError as error:
         fix.refuse(ExitCode.REFUSED, f"no backup could be made ({error}): nothing was changed")
-    except (OSError, sqlite3.Error) as error:
-        fix.fail(f"the doctor's records cannot be written ({error}): what was committed stands and can be undone")
-    except (apsw.Error, UncoveredError) as error:
-        fix.fail(f"SQLite stopped the work ({error}): what was committed stands and can be undone")
+    except (OSError, sqlite3.Error, apsw.Error, UncoveredError) as error:
+        fix.fail(halt(error))
     except BaseException:
         fix.scan.findings.close()
         raise
