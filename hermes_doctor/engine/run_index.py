@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -76,7 +76,7 @@ class RunIndex:
             return []
         return [Path(os.fsdecode(path)) for (path,) in found if isinstance(path, str | bytes)]
 
-    def _write(self, rows: Sequence[dict[str, object]]) -> None:
+    def _write(self, rows: Sequence[Mapping[str, object]]) -> None:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
         with self._open("rw") as database:
             database.execute("PRAGMA secure_delete = ON")
