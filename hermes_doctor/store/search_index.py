@@ -101,9 +101,9 @@ def kept_in_step(connection: apsw.Connection, view: StoreView, session_ids: Sequ
 def match_trigrams(connection: apsw.Connection, shape: Shape) -> bool:
     """Make a connection cut texts with a NUL as the SQLite did that wrote the trigram index last.
 
-    Call it before anything on the connection uses the index. Returns whether its own way had to be changed, which
-    costs some time for every text that is put in or taken out. The newest message with a NUL decides; where there is
-    none the connection stays as it is.
+    Call it once, outside a transaction. Returns whether its own way had to be changed, which costs some time for every
+    text that is put in or taken out. The newest message with a NUL decides; where there is none, or it is too short to
+    tell, the connection stays as it is. Reads all messages at worst.
     """
     declared = _declared(shape, "messages_fts_trigram")
     if declared is None or declared.tokenizer != "trigram" or not _stops_at_nul(connection, shape, declared):
@@ -116,6 +116,9 @@ def match_trigrams(connection: apsw.Connection, shape: Shape) -> bool:
         return lambda text, reason, locale: own(text.partition(b"\0")[0], reason, locale)
 
     connection.register_fts5_tokenizer("trigram", make)
+    # Tables that are connected already (describing the store does that) keep their tokenizer until the schema is read
+    # anew.
+    connection.execute("PRAGMA writable_schema = RESET")
     return True
 
 

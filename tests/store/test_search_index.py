@@ -579,6 +579,20 @@ def test_without_matching_the_index_counts_wrong(structured: Home) -> None:
 
 
 @needs_an_old_sqlite
+@pytest.mark.parametrize("matched", [True, False])
+def test_an_inline_index_follows_any_column_and_needs_matching_too(home: Home, matched: bool) -> None:
+    """Up to 0.19.0 every change of a row takes its text out of the index and puts it in again."""
+    write_chat(home, "0.19.0")
+    home.run("0.19.0", [call("append_message", "s1", "user", [{"type": "text", "text": "a picture of a needle"}])])
+    with writing(home.store) as view:
+        assert match_trigrams(view.reader.connection, view.shape) if matched else True
+        run(view, "UPDATE messages SET reasoning_details = '[]' WHERE id = 5")
+    question = sql("INSERT INTO messages_fts_trigram(messages_fts_trigram) VALUES ('integrity-check')")
+    answer = home.run("0.19.0", [question], check=False)[0]
+    assert (answer == []) is matched, answer
+
+
+@needs_an_old_sqlite
 def test_a_row_that_is_missing_is_seen_through_the_difference(structured: Home) -> None:
     with writing(structured.store) as view:
         run(view, "UPDATE sessions SET source = 'cron' WHERE id = 'other'")
