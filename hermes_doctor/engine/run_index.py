@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from platformdirs import user_state_path
 from sqlite_utils import Database
@@ -51,7 +51,7 @@ class RunIndex:
 
         A broken index is made anew, with these runs in it.
         """
-        rows = [{"run": run.run, "path": _cell(store.absolute()), "at": run.at} for run in runs]
+        rows: list[dict[str, Any]] = [{"run": run.run, "path": _cell(store.absolute()), "at": run.at} for run in runs]
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
@@ -76,7 +76,7 @@ class RunIndex:
             return []
         return [Path(os.fsdecode(path)) for (path,) in found if isinstance(path, str | bytes)]
 
-    def _write(self, rows: Sequence[Mapping[str, object]]) -> None:
+    def _write(self, rows: Sequence[dict[str, Any]]) -> None:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
         with self._open("rw") as database:
             database.execute("PRAGMA secure_delete = ON")
