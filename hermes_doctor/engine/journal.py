@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,15 +82,25 @@ class Receipt:
     reason: str | None
 
 
+def _read_only(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"file:{percent_encoded(str(path))}?mode=ro", uri=True, isolation_level=None)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_schema")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 class Journal:
     """An open journal. Every call is a transaction of its own that is on the disk when it returns."""
 
     def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         """Open or make the journal in that ``doctor`` folder; raises OSError or sqlite3.Error where it cannot."""
         self.path = folder / FILE
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
         if read_only:
-            address = f"file:{percent_encoded(str(self.path))}?mode=ro"
-            self._database = Database(sqlite3.connect(address, uri=True, isolation_level=None))
+            self._database = Database(self._open_for_reading())
             return
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
         self._database = Database(sqlite3.connect(self.path, isolation_level=None))
@@ -100,7 +112,14 @@ class Journal:
     def beside(cls, store: Path, *, read_only: bool = True) -> Self | None:
         """Open the journal of a store, or return None where no run has made one."""
         folder = store.parent / FOLDER
-        return cls(folder, read_only=read_only) if (folder / FILE).exists() else None
+        if not (folder / FILE).exists():
+            return None
+        journal = cls(folder, read_only=read_only)
+        # A doctor that was killed while it made its journal leaves a file with nothing in it.
+        if "layout" in journal._database.table_names():
+            return journal
+        journal.close()
+        return None
 
     def start_run(
         self, path: Path, identity: Mapping[str, Any], schema_version: int | None, backup: Path | None
@@ -259,12 +278,31 @@ class Journal:
     def close(self) -> None:
         """Close the journal."""
         self._database.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+    def _open_for_reading(self) -> sqlite3.Connection:
+        """Open the file read-only; what a doctor that was killed while writing it left is taken back in a copy.
+
+        The copy is private and goes when the journal is closed: whoever only reads changes nothing of the original.
+        """
+        try:
+            return _read_only(self.path)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise
+        self._copy = tempfile.TemporaryDirectory(prefix="doctor-")
+        copy = Path(self._copy.name) / FILE
+        for suffix in ("", "-journal"):
+            shutil.copyfile(f"{self.path}{suffix}", f"{copy}{suffix}")
+        sqlite3.connect(copy).execute("SELECT count(*) FROM sqlite_schema").connection.close()
+        return _read_only(copy)
 
     def _table(self, name: str) -> Table:
         return cast(Table, self._database[name])
