@@ -91,7 +91,10 @@ def checkpoint_if_alone(bundle: Bundle) -> None:
     lease.release()
     connection = open_for_writing(bundle.real_path)
     try:
-        with contextlib.suppress(apsw.BusyError):
+        # All is done and safe in the log: where there is no room to move it, hermes does it later.
+        with contextlib.suppress(apsw.Error):
+            # Only a connection that has read the store knows of the log; without that nothing is moved.
+            connection.execute("SELECT count(*) FROM sqlite_schema")
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
     finally:
         connection.close()
