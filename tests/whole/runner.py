@@ -1,0 +1,139 @@
+"""Runs commands of the doctor in processes of their own, each forked from one that has the program loaded.
+
+A kill needs a real process, and a proof of kills needs hundreds: starting an interpreter for each would take most of
+the time. ``python -m tests.whole.runner`` is the process that forks; `Doctors` is the test's side of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code (negative: the signal that killed it), and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> dict[str, Any]:
+        """The single database of the report."""
+        (database,) = json.loads(self.out)["databases"]
+        assert isinstance(database, dict)
+        return database
+
+
+class Doctors:
+    """Starts doctors, one at a time; a context manager. ``folder`` takes what they say and their state."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.whole.runner"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            cwd=ROOT,
+        )
+
+    def run(
+        self,
+        *arguments: str | Path,
+        kill_at: str | None = None,
+        started: Callable[[int], None] | None = None,
+    ) -> Ended:
+        """Run one command to its end. ``kill_at``: a step and its count; ``started`` is called with the process id."""
+        out, err = self._folder / "out", self._folder / "err"
+        environment = {"XDG_STATE_HOME": str(self._folder / "state"), "COLUMNS": "80"}
+        if kill_at is not None:
+            environment["HERMES_DOCTOR_KILL_AT"] = kill_at
+        request = {
+            "arguments": [str(argument) for argument in arguments],
+            "environment": environment,
+            "out": str(out),
+            "err": str(err),
+        }
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        pid = self._answer()
+        if started is not None:
+            started(pid)
+        return Ended(self._answer(), out.read_text(), err.read_text())
+
+    def _answer(self) -> int:
+        assert self._server.stdout is not None
+        return int(self._server.stdout.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(timeout=60)
+        self._server.stdout.close()
+
+
+def serve(requests: TextIO, answers: TextIO) -> None:
+    """Fork once for each line that comes in; answer with the child's id, and with its exit code when it ends."""
+    for line in requests:
+        request: dict[str, Any] = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            _become_doctor(request["arguments"], request["environment"], request["out"], request["err"])
+        answers.write(f"{child}\n")
+        answers.flush()
+        _pid, status = os.waitpid(child, 0)
+        answers.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        answers.flush()
+
+
+def _become_doctor(arguments: list[str], environment: Mapping[str, str], out: str, err: str) -> None:
+    """Be the command from here on; never returns."""
+    from hermes_doctor.cli.run import run
+
+    code = 3
+    try:
+        os.environ.update(environment)
+        for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY), (2, err, os.O_WRONLY)):
+            opened = os.open(name, flags if number == 0 else flags | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(opened, number)
+            os.close(opened)
+        code = run(arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _load() -> None:
+    """Import what the commands import when they are called, so that the children find it loaded."""
+    import checks  # noqa: F401  # loading is the purpose, here and below
+    import fixes  # noqa: F401
+    import hermes_doctor.cli.fix
+    import hermes_doctor.cli.undo
+    import hermes_doctor.engine.apply
+    import hermes_doctor.engine.undo
+    import hermes_doctor.report.changes_json
+    import hermes_doctor.report.fix_table
+    import hermes_doctor.report.undo_table  # noqa: F401
+
+
+if __name__ == "__main__":
+    _load()
+    serve(sys.stdin, sys.stdout)

@@ -1,0 +1,161 @@
+"""Killed at every numbered step, and at random: the store is whole, the journal knows, the same command carries on."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hermes_doctor.engine.steps import Step
+from tests.oracle.steps import sql
+from tests.whole import killing
+from tests.whole.killing import EACH, LATER, ONCE, SETTLE, STORES, UNDO, agreement, kill_at_random, patient
+from tests.whole.runner import Doctors
+from tests.whole.support import fingerprint
+
+pytestmark = pytest.mark.usefixtures("oracle")
+
+#: One store of each journal mode; the long form (bench/kills.py) goes through all four.
+OLD, NEW = STORES[:2]
+SEED = 20261129
+#: Kills at random that must come in the middle of the work, for each store; two are tried at a time.
+HITS = 2
+MOST_TRIES = 12
+
+
+@pytest.fixture(scope="module")
+def doctors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doctors]:
+    with Doctors(tmp_path_factory.mktemp("doctors")) as running:
+        yield running
+
+
+@pytest.fixture
+def templates(shared_folder: Path) -> Path:
+    return shared_folder / "damaged"
+
+
+def test_every_step_is_killed_at() -> None:
+    assert {*ONCE, *EACH, *SETTLE, *UNDO} == set(Step)
+
+
+@pytest.mark.parametrize(("step", "store"), [(step, store) for step in ONCE for store in (OLD, NEW)])
+def test_killed_before_the_first_transaction(
+    doctors: Doctors, templates: Path, step: Step, store: tuple[str, str]
+) -> None:
+    with patient(templates, doctors, *store) as sick:
+        killing.kill_in_fix(sick, step, 1)
+
+
+@pytest.mark.parametrize(("count", "store"), [(1, OLD), (LATER, NEW)], ids=["first", "later"])
+@pytest.mark.parametrize("step", EACH)
+def test_killed_in_a_transaction(
+    doctors: Doctors, templates: Path, step: Step, count: int, store: tuple[str, str]
+) -> None:
+    with patient(templates, doctors, *store) as sick:
+        killing.kill_in_fix(sick, step, count)
+
+
+@pytest.mark.parametrize(("before", "store"), [(Step.PENDING, OLD), (Step.COMMITTED, NEW)])
+@pytest.mark.parametrize("step", SETTLE)
+def test_killed_while_settling_what_a_kill_left(
+    doctors: Doctors, templates: Path, step: Step, before: Step, store: tuple[str, str]
+) -> None:
+    with patient(templates, doctors, *store) as sick:
+        killing.kill_in_settling(sick, step, before)
+
+
+@pytest.mark.parametrize(("count", "store"), [(1, NEW), (LATER, OLD)], ids=["first", "later"])
+@pytest.mark.parametrize("step", UNDO)
+def test_killed_while_taking_back(
+    doctors: Doctors, templates: Path, step: Step, count: int, store: tuple[str, str]
+) -> None:
+    with patient(templates, doctors, *store) as sick:
+        killing.kill_in_undo(sick, step, count)
+
+
+@pytest.mark.parametrize("store", STORES, ids="-".join)
+def test_killed_at_random(doctors: Doctors, templates: Path, store: tuple[str, str]) -> None:
+    chance = random.Random(f"{SEED} {store}")
+    with patient(templates, doctors, *store) as sick:
+        taken = killing.timing(sick)
+    hits = 0
+    for _ in range(MOST_TRIES):
+        with patient(templates, doctors, *store) as sick:
+            hits += kill_at_random(sick, chance, taken)
+        if hits >= HITS:
+            return
+    pytest.fail(f"only {hits} kills came in the middle of the work")
+
+
+def test_a_kill_after_the_last_transaction_leaves_a_run_that_can_be_undone(doctors: Doctors, templates: Path) -> None:
+    """Nothing is left to mend, so no repair comes to settle what is pending: the undoing does."""
+    with patient(templates, doctors, *NEW) as sick:
+        # Up to ten rows get a transaction each.
+        gaps = ("--check", "lineage-gaps")
+        killing.killed(sick.fix(*gaps, kill_at=f"{Step.COMMITTED}:10"))
+        again = sick.fix(*gaps)
+        assert again.code == 0
+        assert again.json()["outcome"] == "nothing-to-do"
+        (run,) = sick.runs()
+        plan = sick.doctors.run("undo", run, sick.home.path, "--json")
+        assert plan.code == 1
+        assert len({(each["table"], each["key"]) for each in plan.json()["changes"]}) == 13
+        sick.undo_all()
+
+
+_CUT_OFF = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN")
+connection.execute("UPDATE changesets SET state = 'applied', changeset = zeroblob(100000)")
+connection.execute("UPDATE runs SET path = ''")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_killed_in_the_middle_of_writing_the_journal(doctors: Doctors, templates: Path) -> None:
+    """Its rollback journal is hot: who only reads takes that back in a copy, who works in the file itself."""
+    with patient(templates, doctors, *OLD) as sick:
+        killing.killed(sick.fix(kill_at=f"{Step.PENDING}:{LATER}"))
+        folder = sick.home.path / "doctor"
+        subprocess.run([sys.executable, "-c", _CUT_OFF, folder / "doctor.db"], check=False)
+        assert (folder / "doctor.db-journal").stat().st_size > 512
+        before = fingerprint(folder)
+        plan = doctors.run("fix", sick.home.path)
+        assert plan.code == 1, (plan.out, plan.err)
+        (run,) = sick.runs()
+        plan = doctors.run("undo", run, sick.home.path)
+        assert plan.code == 1, (plan.out, plan.err)
+        assert fingerprint(folder) == before
+        sick.finish()
+        sick.undo_all()
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty table of contents"])
+def test_killed_while_the_journal_was_made(doctors: Doctors, templates: Path, left: str) -> None:
+    with patient(templates, doctors, *NEW) as sick:
+        folder = sick.home.path / "doctor"
+        folder.mkdir(mode=0o700)
+        made = sqlite3.connect(folder / "doctor.db")
+        if left != "nothing":
+            made.execute("PRAGMA user_version = 1")
+        made.close()
+        plan = doctors.run("fix", sick.home.path)
+        assert plan.code == 1, (plan.out, plan.err)
+        sick.finish()
+        sick.undo_all()
+
+
+def test_the_oracle_sees_a_journal_that_is_wrong(doctors: Doctors, templates: Path) -> None:
+    with patient(templates, doctors, *NEW) as sick:
+        assert sick.fix().code == 0
+        assert agreement(sick.home) == []
+        reopened = "UPDATE sessions SET ended_at = NULL WHERE end_reason = 'startup_orphan_reap'"
+        sick.home.run(NEW[0], [sql(reopened)])
+        assert agreement(sick.home) != []
