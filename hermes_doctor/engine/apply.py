@@ -106,8 +106,8 @@ class _Run:
         self.progress = progress
         self.pacing = Pacing()
         self.looked_at = time.monotonic()
-        #: What became of each finding, by check and key: a later round's word replaces an earlier one's.
-        self.became: dict[tuple[str, object], Change] = {(c.check, c.key): c for c in fix.changes}
+        #: What became of each finding, by check and row: a later round's word replaces an earlier one's.
+        self.became: dict[tuple[str, object], Change] = {(c.check, c.row): c for c in fix.changes}
 
     def work(self, folder: Path, backup: BackupMode) -> None:
         """Settle what an earlier stop left, back up, mend, and look again."""
@@ -168,7 +168,7 @@ class _Run:
 
     def _given_up(self, finding: Finding) -> bool:
         """Whether this run has tried the row already, or was told not to."""
-        change = self.became.get((finding.check, finding.key))
+        change = self.became.get((finding.check, finding.row))
         return change is not None and change.state in (REFUSED, FAILED)
 
     def _mend(self, writer: Writer, check: Check, findings: Sequence[Finding]) -> int:
@@ -187,7 +187,7 @@ class _Run:
         self.pacing.note(len(findings), held)
         self.fix.transactions += 1
         for change in changes:
-            self.became[change.check, change.key] = change
+            self.became[change.check, change.row] = change
         self.pacing.rest()
         return sum(change.state == DONE for change in changes)
 

@@ -103,6 +103,11 @@ class Finding:
         return Finding, tuple(getattr(self, field.name) for field in fields(self))
 
     @property
+    def row(self) -> tuple[str, Key]:
+        """Which row of the store it is: its table and its key there."""
+        return self.table, self.key
+
+    @property
     def bucket(self) -> Bucket:
         """Where this finding is counted."""
         if self.fix is Safety.SAFE:
@@ -142,13 +147,17 @@ class RelationRule:
     find: Callable[[StoreView, Sequence[Key] | None], Iterator[Finding]]
 
 
+Rule = RowRule | RelationRule
+
+
 @dataclass(frozen=True)
 class Check:
     """One fault: what it is called, how bad it is, and the rule that finds it.
 
     ``summary`` is what `doctor checks` lists; ``meaning`` is the "what it means" of a report, in words for the
     person; ``fix`` is the best that a fix of it can be; ``page`` is the module's docstring, shown by
-    `doctor explain`.
+    `doctor explain`. ``rule`` is a tuple where the fault shows in rows of several tables: each rule then finds rows
+    of its own table only, and no row is found by two of them.
     """
 
     name: str
@@ -157,4 +166,9 @@ class Check:
     meaning: str
     fix: Safety
     page: str
-    rule: RowRule | RelationRule
+    rule: Rule | tuple[Rule, ...]
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """All rules of the check, be it one or several."""
+        return self.rule if isinstance(self.rule, tuple) else (self.rule,)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hermes_doctor.engine.model import Check, Finding, RowRule
+from hermes_doctor.engine.model import Check, Finding, RelationRule, RowRule, Rule
 from hermes_doctor.store.cells import BadText, Cell, Key, quote
 from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.shape import Table
@@ -41,8 +41,9 @@ def row_passes(checks: Sequence[Check], view: StoreView) -> list[Pass]:
     """Return one pass for each table that the row rules of these checks look at and that the store has."""
     by_table: dict[str, list[tuple[Check, RowRule]]] = {}
     for check in checks:
-        if isinstance(check.rule, RowRule) and view.shape.has(check.rule.table):
-            by_table.setdefault(check.rule.table.lower(), []).append((check, check.rule))
+        for rule in check.rules:
+            if isinstance(rule, RowRule) and view.shape.has(rule.table):
+                by_table.setdefault(rule.table.lower(), []).append((check, rule))
     passes = (lay(view.shape.tables[name], rules, view) for name, rules in by_table.items())
     return [laid for laid in passes if laid is not None]
 
@@ -84,13 +85,38 @@ def find(checks: Sequence[Check], view: StoreView) -> Iterator[Finding]:
     for laid_over in row_passes(checks, view):
         yield from run_pass(laid_over, view, _reraise)
     for check in checks:
-        if not isinstance(check.rule, RowRule) and view.shape.has(check.rule.table):
-            yield from check.rule.find(view, None)
+        for rule in relations(check, view):
+            yield from rule.find(view, None)
 
 
-def ask(check: Check, keys: Sequence[Key], view: StoreView) -> Iterator[Finding]:
-    """Ask a check about single rows, by its own rule: what it finds wrong with just these."""
-    rule = check.rule
+def relations(check: Check, view: StoreView) -> list[RelationRule]:
+    """Return the check's rules over relations whose table the store has."""
+    return [rule for rule in check.rules if isinstance(rule, RelationRule) and view.shape.has(rule.table)]
+
+
+def find_again(check: Check, findings: Iterable[Finding], view: StoreView) -> Iterator[Finding]:
+    """Ask a check about the rows that it found, each in its own table: which of them still show the fault."""
+    keys: dict[str, list[Key]] = {}
+    for finding in findings:
+        keys.setdefault(finding.table, []).append(finding.key)
+    for table, some in keys.items():
+        yield from ask(check, some, view, table)
+
+
+def ask(check: Check, keys: Sequence[Key], view: StoreView, table: str | None = None) -> Iterator[Finding]:
+    """Ask a check about single rows of a table, by its own rules: what it finds wrong with just these.
+
+    ``table`` may be left out where all rules of the check look at one table. Raises ValueError otherwise.
+    """
+    tables = {rule.table.lower() for rule in check.rules}
+    if table is None and len(tables) > 1:
+        raise ValueError(f"{check.name} looks at several tables: say which one the keys are of")
+    for rule in check.rules:
+        if table is None or rule.table.lower() == table.lower():
+            yield from _ask(check, rule, keys, view)
+
+
+def _ask(check: Check, rule: Rule, keys: Sequence[Key], view: StoreView) -> Iterator[Finding]:
     if not isinstance(rule, RowRule):
         yield from rule.find(view, keys)
         return

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hermes_doctor.engine.defects import defect
 from hermes_doctor.engine.findings import Findings
-from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, RelationRule, Severity
-from hermes_doctor.engine.rows import ask, row_passes, run_pass
+from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, Severity
+from hermes_doctor.engine.rows import find_again, relations, row_passes, run_pass
 from hermes_doctor.host.bundle import Bundle, Condition, StoreProblem
 from hermes_doctor.host.holders import Holder
 from hermes_doctor.host.homes import StoreRef
@@ -241,21 +241,33 @@ def _examine(
 def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]) -> Iterator[Finding]:
     """Give what all checks find: one pass over each table for the row rules, then the rules over relations."""
     for check in checks:
-        if not view.shape.has(check.rule.table):
-            results[check.name].skip(f"the store has no table {check.rule.table}")
-    for laid_over in row_passes(checks, view):
-        together = [results[each.check.name] for each in laid_over.laid]
-        with _watched(together):
+        if not any(view.shape.has(rule.table) for rule in check.rules):
+            tables = " or ".join(dict.fromkeys(rule.table for rule in check.rules))
+            results[check.name].skip(f"the store has no table {tables}")
+    passes = row_passes(checks, view)
+    related = [(check, rule) for check in checks for rule in relations(check, view)]
+    #: The names of the checks that each piece of work is for, in the order of the work.
+    waiting = [{each.check.name for each in laid_over.laid} for laid_over in passes]
+    waiting += [{check.name} for check, _rule in related]
+
+    def next_piece() -> AbstractContextManager[None]:
+        names = waiting.pop(0)
+        return _watched([results[name] for name in names], going_on=set().union(*waiting))
+
+    for laid_over in passes:
+        with next_piece():
             yield from run_pass(laid_over, view, lambda check, error: results[check.name].fail(defect(error)))
-    for check in checks:
-        if isinstance(check.rule, RelationRule) and view.shape.has(check.rule.table):
-            with _watched([results[check.name]]):
-                yield from check.rule.find(view, None)
+    for _check, rule in related:
+        with next_piece():
+            yield from rule.find(view, None)
 
 
 @contextmanager
-def _watched(together: Sequence[CheckResult]) -> Iterator[None]:
-    """Time checks that do their work together; what they raise fails them, damage to the file ends the scan."""
+def _watched(together: Sequence[CheckResult], going_on: Collection[str] = ()) -> Iterator[None]:
+    """Time checks that do their work together; what they raise fails them, damage to the file ends the scan.
+
+    ``going_on`` names the checks that have more work to do after this.
+    """
     started = time.monotonic()
     try:
         yield
@@ -265,8 +277,8 @@ def _watched(together: Sequence[CheckResult]) -> Iterator[None]:
         for result in together:
             result.fail(defect(error))
     for result in together:
-        result.finished = True
-        result.seconds = (time.monotonic() - started) / len(together)
+        result.finished = result.check.name not in going_on
+        result.seconds += (time.monotonic() - started) / len(together)
 
 
 def _keep_what_is_confirmed(
@@ -299,7 +311,7 @@ def _by_check(found: Iterable[Finding]) -> Iterator[tuple[str, list[Finding]]]:
 
 def _ask_again(check: Check, findings: Sequence[Finding], view: StoreView) -> list[Finding]:
     with view.reader.pinned():
-        return list(ask(check, [finding.key for finding in findings], view))
+        return list(find_again(check, findings, view))
 
 
 def _report_ranges(reader: Reader, scan: StoreScan, progress: Progress) -> None:

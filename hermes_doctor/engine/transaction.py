@@ -18,7 +18,7 @@ from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, RowMovedErr
 from hermes_doctor.engine.journal import APPLIED, Receipt
 from hermes_doctor.engine.links import dangling_before
 from hermes_doctor.engine.model import Check, Finding, Safety
-from hermes_doctor.engine.rows import ask
+from hermes_doctor.engine.rows import find_again
 from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.writer import Writer
 from hermes_doctor.store.cells import Cell, Key, json_key, quote
@@ -38,6 +38,11 @@ class Change:
     action: str | None
     state: str
     reason: str | None = None
+
+    @property
+    def row(self) -> tuple[str, Key]:
+        """Which row of the store it is: its table and its key there."""
+        return self.table, self.key
 
 
 #: The rows of ordinary tables that a transaction wrote to, as SQLite's update hook tells: by table and rowid, the kind
@@ -93,8 +98,8 @@ def _mend(
     with _recording(connection, attached) as session, _watching(connection, view) as touched:
         with view.reader.pinned():
             view.forget()
-            fresh = {finding.key: finding for finding in ask(check, [f.key for f in findings], view)}
-        changes = [_mend_one(writer, fix, finding, fresh.get(finding.key), unsafe=unsafe) for finding in findings]
+            fresh = {finding.row: finding for finding in find_again(check, findings, view)}
+        changes = [_mend_one(writer, fix, finding, fresh.get(finding.row), unsafe=unsafe) for finding in findings]
         reach(Step.MENDED)
         changeset = session.changeset()
     order = column_order(view.shape, attached)

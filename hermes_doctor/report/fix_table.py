@@ -34,6 +34,7 @@ class FixTable:
         self._applied = False
         self._stores = 0
         self._changed = 0
+        self._aside = False
         self._runs: list[str] = []
 
     def begin(self, start: ChangesStart) -> None:
@@ -53,8 +54,8 @@ class FixTable:
         if result.scan.bundle is None:
             self._page.add([self._look.ink.bold(short_path(result.ref.path)), *self._problem(result)])
             return
-        lines = [header(result.scan, self._look)]
-        lines += self._problem(result)
+        self._aside = self._aside or result.count(REFUSED) > 0
+        lines = [header(result.scan, self._look), *self._problem(result)]
         if result.changes:
             lines += ["", self._counts(result), *self._examples(result), *self._set_aside(result)]
         lines += self._around(result)
@@ -74,6 +75,8 @@ class FixTable:
             )
         elif self._applied and self._changed:
             lines += self._wrap(f"{rows} mended in {took}.")
+        elif end.exit_code is ExitCode.CLEAN and self._aside:
+            lines += self._wrap("Nothing to do: what is named above is not mended by this command.")
         elif end.exit_code is ExitCode.CLEAN and self._stores > 1:
             lines += self._wrap("Nothing to do.")
         for path in end.not_reached:
@@ -133,7 +136,7 @@ class FixTable:
             yield ""
             yield self._look.ink.bold(check.name)
             for change in shown:
-                finding = summaries.get((change.check, change.key))
+                finding = summaries.get((change.check, change.row))
                 name = row_name(change.table, change.key, finding.session if finding else None)
                 told = f"{visible(finding.summary)}: " if finding and not self._applied else ""
                 yield from self._wrap(f"{name}: {told}{visible(change.action or 'mend it')}", "  ", "    ")
@@ -145,10 +148,10 @@ class FixTable:
         kept: dict[tuple[str, object], Finding] = {}
         room = Counter({check.name: self._look.limit for check in self._checks})
         shown = {PLANNED, DONE}
-        wanted = {(change.check, change.key) for change in _first(result.changes, shown, room)}
+        wanted = {(change.check, change.row) for change in _first(result.changes, shown, room)}
         for finding in result.scan.findings:
-            if (finding.check, finding.key) in wanted:
-                kept[finding.check, finding.key] = finding
+            if (finding.check, finding.row) in wanted:
+                kept[finding.check, finding.row] = finding
         return kept
 
     def _set_aside(self, result: StoreFix) -> Iterator[str]:

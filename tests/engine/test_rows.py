@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from hermes_doctor.engine.model import Check, Finding, RelationRule, Row, RowRule, Safety, Severity
-from hermes_doctor.engine.rows import ask, find, row_passes, run_pass
+from hermes_doctor.engine.rows import ask, find, find_again, row_passes, run_pass
 from hermes_doctor.store.cells import BadText, Cell, Key
 from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import Shape, read_shape
@@ -253,3 +253,55 @@ def test_a_rule_over_relations_is_asked_with_the_keys(connection: apsw.Connectio
     assert len(list(ask(here, [4, 5], view))) == 1
     assert len(list(find([here, elsewhere], view))) == 1
     assert asked == [[4, 5], None]
+
+
+# ---- One check with rules over several tables
+
+SAME_KEYS = (
+    "CREATE TABLE a(k TEXT PRIMARY KEY, v)",
+    "CREATE TABLE b(k TEXT PRIMARY KEY, v)",
+    "INSERT INTO a VALUES ('x', 1), ('y', 0), ('only a', 1)",
+    "INSERT INTO b VALUES ('x', 1), ('y', 1), ('only b', 1)",
+)
+
+
+def of_several_tables() -> Check:
+    """A check of rows with v = 1: by a row rule in table a, by a rule over relations in b, and in c, which is not."""
+
+    def judge(row: Row, _view: StoreView) -> Finding | None:
+        return Finding("several", Severity.INFO, "a", row["k"], None, "found")
+
+    def look(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
+        for (key,) in view.rows("SELECT k FROM b WHERE v = 1"):
+            if keys is None or key in keys:
+                yield Finding("several", Severity.INFO, "b", key, None, "found")
+
+    def never(_view: StoreView, _keys: Sequence[Key] | None) -> Iterator[Finding]:
+        raise AssertionError("there is no table c")
+
+    rules = (RowRule("A", ("k",), lambda _shape: "v = 1", judge), RelationRule("b", look), RelationRule("c", never))
+    return Check("several", Severity.INFO, "", "", Safety.NONE, "", rules)
+
+
+FOUND_IN_SEVERAL = {("a", "x"), ("a", "only a"), ("b", "x"), ("b", "y"), ("b", "only b")}
+
+
+def test_a_check_may_have_rules_over_several_tables(connection: apsw.Connection) -> None:
+    view, check = view_of(connection, *SAME_KEYS), of_several_tables()
+    findings = list(find([check], view))
+    assert {finding.row for finding in findings} == FOUND_IN_SEVERAL
+    assert len(findings) == len(FOUND_IN_SEVERAL)
+
+
+def test_rows_of_several_tables_are_asked_about_each_in_its_own(connection: apsw.Connection) -> None:
+    view, check = view_of(connection, *SAME_KEYS), of_several_tables()
+    findings = list(find([check], view))
+    assert {finding.row for finding in find_again(check, findings, view)} == FOUND_IN_SEVERAL
+    for finding in findings:
+        assert list(find_again(check, [finding], view)) == [finding]
+    connection.execute("UPDATE a SET v = 0 WHERE k = 'x'")
+    assert {finding.row for finding in find_again(check, findings, view)} == FOUND_IN_SEVERAL - {("a", "x")}
+    assert [finding.row for finding in ask(check, ["x", "y"], view, "A")] == []
+    assert [finding.row for finding in ask(check, ["x", "only a"], view, "B")] == [("b", "x")]
+    with pytest.raises(ValueError, match="several tables"):
+        list(ask(check, ["x"], view))
