@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hermes_doctor.engine.changes import RowChange, changes_of, holds, read_row
+from hermes_doctor.engine.identity import is_the_same
 from hermes_doctor.engine.journal import APPLIED, NOT_APPLIED, PENDING, UNKNOWN, Entry
 from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.writer import Writer
@@ -12,9 +13,14 @@ def settle_pending(writer: Writer) -> int:
     """Settle every pending changeset of the store's journal, row by row; return how many there were.
 
     All rows as after: applied. All as before: not applied. Anything else: unknown, kept so that it can be undone.
+    One of another store, which lies elsewhere now, stays pending.
     """
     settled = 0
     for entry in writer.journal.entries(states=[PENDING], newest_first=False):
+        run = writer.journal.run(entry.run)
+        known = {} if run is None else run.identity
+        if not is_the_same(known, writer.connection, writer.view.shape, writer.bundle):
+            continue
         reach(Step.SETTLING)
         writer.journal.settle(entry.number, _state(writer, entry))
         reach(Step.SETTLED)

@@ -24,6 +24,7 @@ import apsw
 from hermes_doctor.engine.changes import Op, RowChange, changes_of, holds, read_row
 from hermes_doctor.engine.gates import Planned, refusal
 from hermes_doctor.engine.halts import halt
+from hermes_doctor.engine.identity import is_the_same
 from hermes_doctor.engine.journal import APPLIED, FOLDER, PENDING, UNDONE, UNKNOWN, Entry, Journal, Run
 from hermes_doctor.engine.links import newly_dangling
 from hermes_doctor.engine.model import ExitCode
@@ -94,7 +95,7 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
     try:
         if not apply:
             undo.would_be_refused = stands.reason if stands else None
-            _plan(undo, ref)
+            _plan(undo, ref, run)
             return undo
         if stands is not None:
             undo.outcome, undo.exit_code, undo.reason = "refused", stands.code, stands.reason
@@ -104,7 +105,7 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
             opened.enter_context(upstream_maintenance_lock(ref.path))
             journal = opened.enter_context(Journal(folder))
             undo.journal = journal.path
-            _work(undo, journal, options, stop)
+            _work(undo, run, journal, options, stop)
     except LockTakenError as taken:
         undo.outcome, undo.exit_code = "refused", ExitCode.BUSY
         undo.reason = f"{taken.holder} is at work on this store: wait until it is done, then try again"
@@ -116,7 +117,7 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
     return undo
 
 
-def _plan(undo: StoreUndo, ref: StoreRef) -> None:
+def _plan(undo: StoreUndo, ref: StoreRef, run: Run) -> None:
     """Look, without writing, at what could be restored."""
     from hermes_doctor.store.opening import open_without_trace
     from hermes_doctor.store.shape import read_shape
@@ -126,6 +127,10 @@ def _plan(undo: StoreUndo, ref: StoreRef) -> None:
         return
     with journal, open_without_trace(ref.path) as store:
         shape = read_shape(store.connection)
+        assert undo.scan.bundle is not None, "a store that was scanned has been looked at"
+        if not is_the_same(run.identity, store.connection, shape, undo.scan.bundle):
+            _leave_all(undo, journal)
+            return
         # One that is pending was left by a stop; the work settles it first, by how its rows are.
         for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN, PENDING]):
             for change in reversed(_rows(entry)):
@@ -137,9 +142,20 @@ def _plan(undo: StoreUndo, ref: StoreRef) -> None:
         undo.outcome, undo.exit_code = "planned", ExitCode.FINDINGS
 
 
-def _work(undo: StoreUndo, journal: Journal, options: ScanOptions, stop: Stop) -> None:
+def _leave_all(undo: StoreUndo, journal: Journal) -> None:
+    """Say that this is another store, so that nothing of the run can be put back."""
+    for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN, PENDING]):
+        undo.changes.extend(_change(entry, change, CHANGED_SINCE) for change in reversed(_rows(entry)))
+    undo.reason = "this is not the store that the run changed: move that one to this place, then try again"
+
+
+def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, stop: Stop) -> None:
     pacing = Pacing()
     with open_writer(undo.scan, journal, options) as writer:
+        if not is_the_same(run.identity, writer.connection, writer.view.shape, writer.bundle):
+            _leave_all(undo, journal)
+            undo.outcome, undo.exit_code = "partly-fixed", ExitCode.FINDINGS
+            return
         # What a repair took away may have dangled; each row's references are looked at one by one instead.
         writer.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
         settle_pending(writer)

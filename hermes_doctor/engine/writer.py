@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 
+from hermes_doctor.engine.identity import identify
 from hermes_doctor.engine.journal import Journal
 from hermes_doctor.engine.scan import ScanOptions, StoreScan
 from hermes_doctor.host.bundle import Bundle
@@ -21,9 +22,6 @@ from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import read_shape
 from hermes_doctor.store.view import StoreView
 from hermes_doctor.store.writing import open_for_writing
-
-#: Keys of state_meta by which releases from 0.21.5 on tell one file from another.
-_IDENTITY_KEYS = ("store_instance_id", "db_file_generation")
 
 
 @dataclass
@@ -42,18 +40,8 @@ class Writer:
         return find_holding(self.bundle, LeaseRefusal.UNAVAILABLE).holders
 
     def identity(self) -> dict[str, Any]:
-        """By what this very file can be told from another one that lies in its place later."""
-        known: dict[str, Any] = {"device": self.bundle.device, "inode": self.bundle.inode}
-        if self.view.shape.has("state_meta", "key", "value"):
-            marks = ", ".join("?" for _ in _IDENTITY_KEYS)
-            known |= {
-                str(key): value
-                for key, value in self.connection.execute(
-                    f"SELECT key, value FROM state_meta WHERE key IN ({marks}) AND typeof(value) = 'text'",
-                    _IDENTITY_KEYS,
-                )
-            }
-        return known
+        """By what this store can be known again, and told from another one that lies in its place later."""
+        return identify(self.connection, self.view.shape, self.bundle)
 
 
 @contextmanager
