@@ -47,7 +47,7 @@ class RunIndex:
         return cls(state_folder())
 
     def note(self, store: Path, runs: Sequence[Run]) -> bool:
-        """Put a store's runs into the index, in place of what it knew of them; return whether that worked.
+        """Put a store's runs into the index; return whether that worked.
 
         A broken index is made anew, with these runs in it.
         """

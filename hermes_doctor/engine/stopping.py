@@ -47,7 +47,7 @@ def stop_on_signals() -> Iterator[Stop]:
         return
 
     def note(number: int, _frame: FrameType | None) -> None:
-        stop.ask(f"stopped by {signal.Signals(number).name}")
+        stop.ask(f"{signal.Signals(number).name} asked for it; the same command carries on")
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +209,22 @@ def test_yes_of_the_environment_answers_nothing(damaged: Path) -> None:
     assert run("fix", damaged, "--apply", "--unsafe", env={"HERMES_DOCTOR_FIX_YES": "1"}).exit_code == 2
 
 
-@pytest.mark.parametrize("option", ["--live", "--fail-on=never"])
-def test_what_fix_does_not_take(damaged: Path, option: str) -> None:
-    assert run("fix", damaged, option).exit_code == 2
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--live", "--live"),
+        ("--fail-on=never", "--fail-on"),
+        ("--backup=sometimes", "sometimes"),
+        ("--check=open-zombie", "Did you mean open-zombies?"),
+        ("--idle=90", "as in 90m"),
+        ("--apply=yes", "--apply"),
+        ("--format=xml", "xml"),
+    ],
+)
+def test_what_fix_does_not_take(damaged: Path, option: str, said: str) -> None:
+    result = run("fix", damaged, option)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
 
 
 # --unsafe
@@ -224,7 +240,10 @@ def test_what_is_unsafe_waits_for_its_option(damaged: Path) -> None:
     # Only what was chosen counts: this one was not.
     assert run("fix", damaged, "--apply").exit_code == 0
     assert value(damaged, "SELECT ended_at FROM sessions WHERE id = 'old-chat'") is None
-    assert run("fix", damaged).exit_code == 0
+    rest = run("fix", damaged)
+    assert rest.exit_code == 0
+    assert "Nothing to do: what is named above is not mended by this command." in rest.output
+    assert "--unsafe (shows the unsafe ones too)" in rest.output
 
     assert states(planned(damaged, "--unsafe")) == {"planned": 1}
     assert run("fix", damaged, "--unsafe", "--apply", "--yes").exit_code == 0
@@ -436,13 +455,10 @@ def _wait_for_first_change(store: Path, process: Any) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         assert process.poll() is None, "it was done before it could be stopped"
-        if (store.parent / "doctor" / "doctor.db").exists():
-            with journal_of(store) as journal:
-                try:
-                    if journal.execute("SELECT count(*) FROM changesets WHERE state = 'applied'").fetchone()[0]:
-                        return
-                except Exception:
-                    pass
+        # The journal is not there yet, or just being made.
+        with contextlib.suppress(sqlite3.OperationalError), journal_of(store) as journal:
+            if journal.execute("SELECT count(*) FROM changesets WHERE state = 'applied'").fetchone()[0]:
+                return
         time.sleep(0.01)
     raise AssertionError("nothing was ever changed")
 
@@ -494,7 +510,32 @@ def test_a_stop_leaves_the_other_stores_alone(tmp_path: Path, damaged: Path) -> 
     assert listing(other.parent) == files
 
 
+def _open_files(pid: int) -> Iterator[Path]:
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            yield entry.readlink()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_stop_before_the_first_write_leaves_no_run(tmp_path: Path, damaged: Path) -> None:
+    # Reading so many takes a while.
+    many_zombies(damaged, 30_000)
+    before = contents(damaged)
+    process = start(tmp_path, "fix", damaged, "--apply", "--json")
+    deadline = time.monotonic() + 60
+    while damaged not in _open_files(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    document = valid(process.communicate(timeout=120)[0], "fix")
+    assert (process.returncode, document["outcome"]) == (7, "stopped")
+    [database] = document["databases"]
+    assert (database["run"], database["fixed"], database["backup"]) == (None, 0, None)
+    assert contents(damaged) == before
+    assert valid(run("runs", damaged, "--json").stdout, "runs")["runs"] == []
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
 def test_a_plan_is_broken_off_at_once(tmp_path: Path, damaged: Path) -> None:
     writer = apsw.Connection(str(damaged))
     writer.execute("BEGIN EXCLUSIVE")
