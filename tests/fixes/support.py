@@ -1,0 +1,82 @@
+"""What tests of fixes share: mending a real store in this process, and taking it back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checks import CHECKS
+from fixes import FIXES
+from hermes_doctor.engine.apply import apply_store
+from hermes_doctor.engine.cure import Fix
+from hermes_doctor.engine.journal import Journal, Run
+from hermes_doctor.engine.model import Check, Finding
+from hermes_doctor.engine.plan import Chosen, StoreFix
+from hermes_doctor.engine.scan import ScanOptions, scan_store
+from hermes_doctor.engine.stopping import Stop
+from hermes_doctor.engine.undo import StoreUndo, undo_store
+from hermes_doctor.host.homes import StoreRef
+
+
+@dataclass(frozen=True)
+class Patient:
+    """A store, and the home around it (None: it stands alone). ``now``: the moment that the doctor takes for now."""
+
+    store: Path
+    home: Path | None
+    now: float | None = None
+
+    @property
+    def ref(self) -> StoreRef:
+        return StoreRef(self.store, self.home, "default")
+
+    @property
+    def options(self) -> ScanOptions:
+        return ScanOptions(now=self.now)
+
+    def findings(self, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+        """All that a scan finds; fails where the store or a check could not be read."""
+        scan = scan_store(self.ref, checks, self.options)
+        with scan.findings as findings:
+            assert scan.reason is None, (scan.condition, scan.reason)
+            assert {each.check.name: each.reason for each in scan.checks if each.status != "ran"} == {}
+            return list(findings)
+
+    def mend(
+        self,
+        *,
+        unsafe: bool = True,
+        checks: Sequence[Check] = CHECKS,
+        fixes: Sequence[Fix] = FIXES,
+        stop: Stop | None = None,
+    ) -> StoreFix:
+        """Apply what is chosen, without a backup."""
+        chosen = Chosen(checks, {fix.check: fix for fix in fixes}, unsafe)
+        fix = apply_store(self.ref, chosen, self.options, backup="never", stop=stop or Stop())
+        fix.scan.findings.close()
+        return fix
+
+    def undo(self, run: str | None, *, apply: bool = True) -> StoreUndo:
+        """Take the run back, or plan it."""
+        assert run is not None, "nothing was changed"
+        undo = undo_store(self.ref, self.run(run), self.options, apply=apply, stop=Stop())
+        undo.scan.findings.close()
+        return undo
+
+    def runs(self) -> list[Run]:
+        """The runs that the journal beside the store knows, newest first."""
+        journal = Journal.beside(self.store)
+        if journal is None:
+            return []
+        with journal:
+            return journal.runs()
+
+    def run(self, name: str) -> Run:
+        """The run of that name."""
+        return next(run for run in self.runs() if run.run == name)
+
+
+def outcome(change: StoreFix | StoreUndo) -> tuple[str, int, str | None]:
+    """How it ended: the outcome, the exit code and the reason."""
+    return change.outcome, int(change.exit_code), change.reason
