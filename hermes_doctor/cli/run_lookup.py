@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from hermes_doctor.cli.lazy import did_you_mean
-from hermes_doctor.engine.journal import FILE, FOLDER, Journal
+from hermes_doctor.engine.journal import FILE, Journal, folder_of
 from hermes_doctor.engine.run_index import RunIndex
 from hermes_doctor.host.homes import StoreRef, real, resolve_targets
 from hermes_doctor.report.runs import PastRun
@@ -44,12 +44,12 @@ def past_runs(targets: Sequence[Path], index: RunIndex) -> PastRuns:
             with journal:
                 for run in journal.runs():
                     # Stores in one folder share its journal, and a home may have been moved: the file's name tells.
-                    if Path(run.path).name == ref.path.name:
+                    if Path(run.path).name == ref.path.name or real(Path(run.path)) == real(ref.path):
                         past = PastRun(ref.path, journal.path, run, journal.mended(run.run))
                         found.runs.append(past)
                         found.refs[past.journal, run.run] = ref
         except (OSError, sqlite3.Error) as error:
-            found.unreadable.append((ref.path.parent / FOLDER / FILE, str(error)))
+            found.unreadable.append((folder_of(ref.path) / FILE, str(error)))
     found.runs.sort(key=lambda past: (past.run.at, past.run.run), reverse=True)
     return found
 

@@ -16,7 +16,7 @@ from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.forgetting import forget_old_runs
 from hermes_doctor.engine.gates import BackupMode, refusal
 from hermes_doctor.engine.halts import halt
-from hermes_doctor.engine.journal import FOLDER, Journal
+from hermes_doctor.engine.journal import Journal, folder_of
 from hermes_doctor.engine.model import Check, ExitCode, Finding
 from hermes_doctor.engine.pacing import Pacing
 from hermes_doctor.engine.plan import Chosen, StoreFix, plan_store, planned
@@ -63,7 +63,7 @@ def apply_store(
     if stands is not None:
         fix.refuse(stands.code, stands.reason)
         return fix
-    folder = ref.path.parent / FOLDER
+    folder = folder_of(ref.path)
     try:
         with ExitStack() as locks:
             folder.mkdir(mode=0o700, exist_ok=True)

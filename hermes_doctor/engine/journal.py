@@ -24,6 +24,7 @@ from sqlite_utils import Database
 from sqlite_utils.db import Table
 
 from hermes_doctor.engine.changes import ColumnOrder
+from hermes_doctor.host.homes import real
 
 FOLDER = "doctor"
 FILE = "doctor.db"
@@ -92,6 +93,11 @@ def _read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def folder_of(store: Path) -> Path:
+    """Return the doctor's folder for a store: beside the file itself, by whichever link it is named."""
+    return real(store).parent / FOLDER
+
+
 class Journal:
     """An open journal. Every call is a transaction of its own that is on the disk when it returns."""
 
@@ -111,7 +117,7 @@ class Journal:
     @classmethod
     def beside(cls, store: Path, *, read_only: bool = True) -> Self | None:
         """Open the journal of a store, or return None where no run has made one."""
-        folder = store.parent / FOLDER
+        folder = folder_of(store)
         if not (folder / FILE).exists():
             return None
         journal = cls(folder, read_only=read_only)

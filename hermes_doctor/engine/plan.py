@@ -10,7 +10,7 @@ from typing import Literal
 from hermes_doctor.engine.backup import AUTO_BYTES, BackupMode, will_back_up
 from hermes_doctor.engine.cure import Fix, Phase
 from hermes_doctor.engine.gates import Planned, clock_doubt, refusal
-from hermes_doctor.engine.journal import FOLDER, Journal
+from hermes_doctor.engine.journal import Journal, folder_of
 from hermes_doctor.engine.model import Check, ExitCode, Finding, Safety
 from hermes_doctor.engine.prune_forecast import PruneForecast, prune_forecast
 from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
@@ -99,7 +99,7 @@ class BackupForecast:
 def forecast_backup(scan: StoreScan, mode: BackupMode) -> BackupForecast:
     """Say whether a run would begin with a backup, by the rules that it goes by itself."""
     size = scan.bundle.size if scan.bundle else 0
-    if will_back_up(size, free_bytes(scan.ref.path.parent / FOLDER), mode):
+    if will_back_up(size, free_bytes(folder_of(scan.ref.path)), mode):
         return BackupForecast(True, size)
     if mode == "never":
         return BackupForecast(False, size, "never")

@@ -25,7 +25,7 @@ from hermes_doctor.engine.changes import Op, RowChange, changes_of, holds, read_
 from hermes_doctor.engine.gates import Planned, refusal
 from hermes_doctor.engine.halts import halt
 from hermes_doctor.engine.identity import is_the_same
-from hermes_doctor.engine.journal import APPLIED, FOLDER, PENDING, UNDONE, UNKNOWN, Entry, Journal, Run
+from hermes_doctor.engine.journal import APPLIED, PENDING, UNDONE, UNKNOWN, Entry, Journal, Run, folder_of
 from hermes_doctor.engine.links import newly_dangling
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.pacing import Pacing
@@ -90,7 +90,7 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
         undo.outcome, undo.exit_code = "refused", ExitCode.REFUSED
         undo.reason = "the journal of this run has been forgotten: it can no longer be taken back"
         return undo
-    folder = ref.path.parent / FOLDER
+    folder = folder_of(ref.path)
     stands = refusal(scan, Planned(rows=0, bytes=0, uses_clock=False), backup="never")
     try:
         if not apply:

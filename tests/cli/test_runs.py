@@ -273,3 +273,18 @@ def test_old_runs_are_forgotten_by_the_next(damaged: Path) -> None:
     age(damaged, old, 91 * DAY)
     new = mend(damaged)
     assert {each["run"]: each["forgotten"] for each in listed()} == {old: True, new: False}
+
+
+def test_a_store_behind_a_link_has_one_journal_beside_itself(tmp_path: Path, damaged: Path) -> None:
+    linked = tmp_path / "linked" / "state.db"
+    linked.parent.mkdir()
+    linked.symlink_to(damaged)
+    name = mend(linked)
+    assert (damaged.parent / "doctor" / "doctor.db").exists()
+    assert not (linked.parent / "doctor").exists()
+    # By either name, and once only where both are known.
+    assert [each["run"] for each in listed(linked)] == [name]
+    assert [each["run"] for each in listed(damaged)] == [name]
+    assert [each["run"] for each in listed()] == [name]
+    assert run("undo", name, damaged, "--apply").exit_code == 0
+    assert [each["undone"] for each in listed(linked)] == [True]
