@@ -13,9 +13,9 @@ COMMANDS = {
     "fix": "hermes_doctor.cli.fix:fix",
     "undo": "hermes_doctor.cli.undo:undo",
     "runs": "hermes_doctor.cli.runs:runs",
-    "demo": "hermes_doctor.cli.demo:demo",
     "checks": "hermes_doctor.cli.checks:checks",
     "explain": "hermes_doctor.cli.explain:explain",
+    "demo": "hermes_doctor.cli.demo:demo",
 }
 
 
