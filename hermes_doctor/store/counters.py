@@ -1,0 +1,219 @@
+"""What a session counts of itself, and what its message rows explain.
+
+``message_count`` counts active rows, ``tool_call_count`` the entries of their ``tool_calls`` (a value that is no list
+is one). Up to 0.20.0 a rewind left both as they were, so a count may include rewound rows too; rows that a compaction
+put away (``compacted``) are never counted. Rows with NULL in ``active`` count: each open makes them active (0.18.2 on).
+
+Cheap where all is well: one pass over sessions with index look-ups, and over the cells of tool calls, which SQLite
+measures. Only of sessions that do not agree are the rows read. A store without an index from a session to its messages
+is not judged: every release makes that index anew when it opens the store.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hermes_doctor.store.ages import ages_of
+from hermes_doctor.store.cells import Cell, Key
+from hermes_doctor.store.clocks import MINUTE
+from hermes_doctor.store.nested_json import Goal, Unwrapped, unwrap
+from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.view import StoreView
+
+#: Where somebody has the store open, a session used within this, in seconds, is left alone: a turn may be running.
+BUSY_SECONDS = 5 * MINUTE
+
+MESSAGES = "message_count"
+CALLS = "tool_call_count"
+
+_AT_ONCE = 500
+
+#: An index of all messages that begins with the session, in whatever spelling.
+_BY_SESSION = re.compile(r'\bON\s+["`\[]?messages["`\]]?\s*\(\s*["`\[]?session_id\b(?!.*\bWHERE\b)', re.I | re.S)
+#: The releases' own index of the rows with calls (0.20.0 on), by name and by the condition that a query must repeat.
+_CALLS_INDEX = "idx_messages_assistant_calls_by_session"
+_CALLS_CONDITION = re.compile(r"\(session_id\)whererole='assistant'andtool_callsisnotnull$")
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The numbers that rows explain: from ``low`` to ``high``; ``right`` is what the newest releases would count."""
+
+    low: int = 0
+    right: int = 0
+    high: int = 0
+
+    def __add__(self, other: Explained) -> Explained:
+        return Explained(self.low + other.low, self.right + other.right, self.high + other.high)
+
+
+@dataclass(frozen=True)
+class Miscount:
+    """A counter, what it holds, and what the rows explain."""
+
+    column: str
+    holds: Cell
+    explained: Explained
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A session with counters that its rows do not explain. ``archived``: an own clean-up of hermes's spares it."""
+
+    session: Key
+    miscounts: tuple[Miscount, ...]
+    archived: bool
+
+
+def drifts(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Drift]:
+    """Give the sessions (of these ids, or of the whole store) whose counters the rows do not explain."""
+    shape = view.shape
+    counters = [column for column in (MESSAGES, CALLS) if shape.has("sessions", "id", column)]
+    if CALLS in counters and not shape.has("messages", "tool_calls"):
+        counters.remove(CALLS)
+    if not counters or not _is_indexed(shape):
+        return
+    asked = _disagreeing(view, counters) if keys is None else [key for key in keys if key is not None]
+    columns = ", ".join(shape.column("sessions", column) for column in ("id", *counters))
+    archived = shape.column("sessions", "archived", absent="0")
+    for start in range(0, len(asked), _AT_ONCE):
+        some = asked[start : start + _AT_ONCE]
+        busy = _busy(view, some)
+        among, cells = in_keys("id", some)
+        for session, *holds, put_away in view.rows(f"SELECT {columns}, {archived} FROM sessions WHERE {among}", cells):
+            if session not in busy:
+                found = tuple(_miscounts(view, session, dict(zip(counters, holds, strict=True))))
+                if found:
+                    yield Drift(session, found, put_away not in (None, 0))
+
+
+def _is_indexed(shape: Shape) -> bool:
+    return shape.has("messages", "session_id") and any(_BY_SESSION.search(sql) for sql in shape.indexes.values())
+
+
+def _busy(view: StoreView, sessions: Sequence[Key]) -> set[Key]:
+    """Return the sessions in which a turn may be running; none where nobody has the store open."""
+    if view.held == "no":
+        return set()
+    ages = ages_of(view, sessions)
+    return {s for s, age in ages.items() if age.newest is not None and view.now - age.newest < BUSY_SECONDS}
+
+
+def _disagreeing(view: StoreView, counters: Sequence[str]) -> list[Key]:
+    """Return the ids of sessions of which a counter is not just what their active rows come to."""
+    shape = view.shape
+    active = shape.column("messages", "active", alias="m", absent="1")
+    ours = f"m.session_id = sessions.id AND {active} = 1"
+    wrong: list[str] = []
+    if MESSAGES in counters:
+        wrong.append(f"sessions.{MESSAGES} IS NOT (SELECT count(*) FROM messages m WHERE {ours})")
+    walked = CALLS in counters and not _has_calls_index(shape)
+    if CALLS in counters and not walked:
+        # Named, lest the planner look up every row of the session instead.
+        wrong.append(
+            f"sessions.{CALLS} IS NOT (SELECT coalesce(sum({_length_sql('m.tool_calls')}), 0)"
+            f" FROM messages m INDEXED BY {_CALLS_INDEX}"
+            f" WHERE {ours} AND m.role = 'assistant' AND m.tool_calls IS NOT NULL)"
+        )
+    known = "sessions.id IS NOT NULL"
+    if not walked:
+        where = f"{known} AND ({' OR '.join(wrong)})"
+        return [session for (session,) in view.reader.walk(shape.tables["sessions"], ["sessions.id"], where)]
+    calls = _calls_by_session(view)
+    columns = ["sessions.id", f"sessions.{CALLS}", *(f"({condition})" for condition in wrong)]
+    return [
+        session
+        for session, held, *others in view.reader.walk(shape.tables["sessions"], columns, known)
+        if held != calls.get(session, 0) or any(others)
+    ]
+
+
+def _has_calls_index(shape: Shape) -> bool:
+    text = re.sub(r'[\s"`\[\]]+', "", shape.indexes.get(_CALLS_INDEX, "")).lower()
+    return bool(_CALLS_CONDITION.search(text))
+
+
+def _calls_by_session(view: StoreView) -> dict[Key, int]:
+    """Return how many calls the active rows of each session hold, in one walk; sessions without any are left out."""
+    shape = view.shape
+    active = shape.column("messages", "active", absent="1")
+    found: dict[Key, int] = {}
+    for session, length in view.reader.walk(
+        shape.tables["messages"], ["session_id", _length_sql("tool_calls")], f"tool_calls IS NOT NULL AND {active} = 1"
+    ):
+        found[session] = found.get(session, 0) + (length if isinstance(length, int) else 0)
+    return found
+
+
+def _length_sql(cell: str) -> str:
+    """Return SQL for the length of a JSON list, 0 for what is none; nested so that what is no JSON raises nothing."""
+    return (
+        f"CASE typeof({cell}) WHEN 'text' THEN CASE json_valid({cell}) WHEN 1 THEN json_array_length({cell})"
+        f" ELSE 0 END ELSE 0 END"
+    )
+
+
+def _miscounts(view: StoreView, session: Key, holds: Mapping[str, Cell]) -> Iterator[Miscount]:
+    with view.reader.pinned():
+        for column, held in holds.items():
+            explained = _messages(view, session) if column == MESSAGES else _calls(view, session)
+            if explained is not None and not (isinstance(held, int) and explained.low <= held <= explained.high):
+                yield Miscount(column, held, explained)
+
+
+def _standings(shape: Shape) -> tuple[str, str, str]:
+    """Return SQL for: the row is counted for certain, it is to be counted, it may have been counted."""
+    active = shape.column("messages", "active", absent="1")
+    compacted = shape.column("messages", "compacted", absent="0")
+    counted = f"coalesce({active}, 1) = 1"
+    return f"{active} IS 1", counted, f"({counted} OR coalesce({compacted}, 0) = 0)"
+
+
+def _messages(view: StoreView, session: Key) -> Explained:
+    counts = ", ".join(f"count(*) FILTER (WHERE {standing})" for standing in _standings(view.shape))
+    among, cells = in_keys("session_id", [session])
+    row = view.reader.row(f"SELECT {counts} FROM messages WHERE {among}", cells)
+    return Explained(*(count for count in row or () if isinstance(count, int)))
+
+
+def _calls(view: StoreView, session: Key) -> Explained | None:
+    """Return what the calls of a session's rows explain, None where a cell cannot be read: then nothing is known."""
+    certain, counted, perhaps = _standings(view.shape)
+    among, cells = in_keys("session_id", [session])
+    total = Explained()
+    for cell, is_certain, is_counted in view.reader.rows(
+        f"SELECT tool_calls, {certain}, {counted} FROM messages WHERE {among} AND tool_calls IS NOT NULL AND {perhaps}",
+        cells,
+    ):
+        length = calls_in(cell)
+        if length is None:
+            return None
+        total += Explained(length.low if is_certain else 0, length.right if is_counted else 0, length.high)
+    return total
+
+
+def calls_in(cell: Cell) -> Explained | None:
+    """Return for how many calls a cell stands; None for what is no JSON.
+
+    A list inside a string of JSON was counted as one by whoever wrote it so (up to 0.19.0) and as its length by others
+    (0.20.0 on): both are explained, and the length is right. A value that is neither list nor string was counted as
+    one when it was written, and an empty one as none when it was recounted (0.20.6 on).
+    """
+    if not isinstance(cell, str):
+        return None
+    try:
+        value = json.loads(cell)
+        if isinstance(value, str):
+            unwrapped = unwrap(cell, Goal.LIST)
+            if isinstance(unwrapped, Unwrapped):
+                inner = len(json.loads(unwrapped.value_text))
+                return Explained(min(1, inner), inner, max(1, inner))
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, list):
+        return Explained(len(value), len(value), len(value))
+    return Explained(int(bool(value)), int(bool(value)), 1)
