@@ -25,7 +25,7 @@ HEARTBEAT_SECONDS = 180.0
 OWNERSHIP_GRACE = 12 * HOUR
 
 #: Delegations in one of these states are over (0.19.0 on; ``unknown``: its owner's process is gone).
-_FINISHED = frozenset(
+FINISHED = frozenset(
     {"completed", "error", "failed", "interrupted", "timeout", "cancelled", "canceled", "stalled", "unknown"}
 )
 #: Nothing of these is still to be delivered (dropped: 0.20.0 on).
@@ -223,7 +223,7 @@ def _delegating(view: StoreView) -> frozenset[Key]:
     ids: set[Key] = set()
     origins: set[Key] = set()
     for state, delivery, *names in view.rows(f"SELECT {columns} FROM {quote(table)}"):
-        if state in _FINISHED and (delivery in _DELIVERED or not view.shape.has(table, "delivery_state")):
+        if state in FINISHED and (delivery in _DELIVERED or not view.shape.has(table, "delivery_state")):
             continue
         ids.update(name for name in names if name not in (None, ""))
         origins.add(names[0])
