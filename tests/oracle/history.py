@@ -97,7 +97,7 @@ def live(home: Home, release: Release | str, *, stage: int = 0, owner_pid: int |
 
     Open: ``routed`` (the chat after /new, idle for ten days), ``fork`` (an API fork), ``fresh`` (no message
     yet), ``mid-turn`` (an unanswered tool call), ``chain-live`` under ``chain-live-root`` (a compression tip
-    in use), ``handoff`` (pending), ``api`` and ``acp`` (idle for two days), ``tui`` (idle for two hours),
+    in use), ``handoff`` (asked for, and given up), ``api`` and ``acp`` (idle for two days), ``tui`` (idle for two hours),
     ``compressing`` (under its lock, 0.16+), ``delegating`` (with a running delegation, 0.19+), ``pinned``
     (0.20+), ``turn`` under ``turn-root`` (a running turn, the lease is the root's, 0.20.6+).
 
@@ -445,11 +445,13 @@ def _open(story: _Story) -> None:
     story.create("tui", "tui")
     story.turn("tui", "hello", "hi")
 
-    story.at(3 * HOUR)
+    # The command waits a minute for the gateway, and then takes its request back itself.
+    story.at(20 * MINUTE)
     story.create("handoff", "cli")
     story.turn("handoff", "take it to my phone", "coming")
     story.title("handoff", "on the road")
     story.do("request_handoff", story.ids["handoff"], "telegram")
+    story.do("fail_handoff", story.ids["handoff"], "timed out waiting for gateway")
 
     story.at(4 * HOUR)
     story.create("chain-live-root", "cli")
