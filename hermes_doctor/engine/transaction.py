@@ -15,6 +15,7 @@ import apsw
 
 from hermes_doctor.engine.changes import Op, UnreadableChangeError, changes_of, column_order
 from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, RowMovedError
+from hermes_doctor.engine.defects import defect
 from hermes_doctor.engine.journal import APPLIED, Receipt
 from hermes_doctor.engine.links import dangling_before
 from hermes_doctor.engine.model import Check, Finding, Safety
@@ -125,13 +126,25 @@ def _mend_one(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None,
     try:
         with writer.view.reader.pinned():
             fix.mend(Mending(writer.view, connection), fresh)
-    except (RowMovedError, FixRefusedError, apsw.ConstraintError, UnicodeError) as error:
+    except (apsw.BusyError, apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.ReadOnlyError):
+        raise  # not this row's: the machine's, or the file's
+    except Exception as error:
         connection.execute("ROLLBACK TO one_row")
         connection.execute("RELEASE one_row")
-        state = GONE if isinstance(error, RowMovedError) else REFUSED
-        return change(state if not isinstance(error, apsw.ConstraintError) else FAILED, str(error))
+        return change(*_why_not(error))
     connection.execute("RELEASE one_row")
     return change(DONE)
+
+
+def _why_not(error: Exception) -> tuple[str, str]:
+    """Return the state of a row whose repair raised, and the reason in words."""
+    if isinstance(error, RowMovedError):
+        return GONE, str(error)
+    if isinstance(error, FixRefusedError):
+        return REFUSED, str(error)
+    if isinstance(error, apsw.ConstraintError):
+        return FAILED, f"another row stands in its way ({error})"
+    return FAILED, f"a defect of the doctor: {defect(error)}"
 
 
 def _attachable(view: StoreView) -> list[str]:
