@@ -318,10 +318,11 @@ def test_rings_of_marks(store: Store) -> None:
 
 def test_large_families_are_cut_and_say_so(store: Store) -> None:
     store.compressed("root")
-    store.connection.executemany(
-        "INSERT INTO sessions (id, source, parent_session_id, started_at) VALUES (?, 'cli', 'root', ?)",
-        [(f"{n:05}", NOW) for n in range(lineage.FAMILY_LIMIT + 50)],
-    )
+    with store.connection:
+        store.connection.executemany(
+            "INSERT INTO sessions (id, source, parent_session_id, started_at) VALUES (?, 'cli', 'root', ?)",
+            [(f"{n:05}", NOW) for n in range(lineage.FAMILY_LIMIT + 50)],
+        )
     view = store.view()
     for kin in (family_of(view, "root"), descendants_of(view, "root"), chain_of(view, "root")):
         assert kin.cut

@@ -12,7 +12,7 @@ from hermes_doctor.store.sources import MESSAGING, SCREENS, STANDING, WORKERS, G
 from tests.oracle import wheels
 from tests.oracle.home import Home
 from tests.oracle.releases import RELEASES, Release, between
-from tests.oracle.steps import call, clock
+from tests.oracle.steps import call, clock, sql
 
 
 def platforms(release: Release) -> set[str]:
@@ -36,17 +36,17 @@ def test_the_messaging_platforms_are_those_of_all_releases(oracle: None) -> None
 def test_what_upstream_closes_past_the_retention_is_no_chat_of_ours(home: Home, release: Release) -> None:
     """Upstream's own judgement of which open rows nobody will end (0.21.5 on)."""
     sources = sorted(WORKERS | SCREENS | STANDING | MESSAGING | {"recovered", "unknown", "webui"})
-    home.run(
+    *_, rows = home.run(
         release,
         [
             clock(time.time() - 200 * DAY),
             *[call("create_session", source, source) for source in sources],
             clock(None),
             call("maybe_auto_prune_and_vacuum", retention_days=90, vacuum=False),
+            sql("SELECT id FROM sessions WHERE end_reason = 'startup_orphan_reap'"),
         ],
     )
-    rows = [home.session(release, source) for source in sources]
-    closed = {row["id"] for row in rows if row is not None and row["end_reason"] == "startup_orphan_reap"}
+    closed = {row[0] for row in rows}
     ended_by_us = {s for s in sources if group_of(s) in (Group.WORKER, Group.STANDING, Group.RECOVERED)}
     assert closed == ended_by_us - {"oneshot"}
 
