@@ -78,7 +78,7 @@ def _summary(messages: int) -> str:
 def _refusal(view: StoreView, missing: Missing) -> str | None:
     """Say why the session cannot be rebuilt here; None where it can."""
     if not view.shape.has("sessions", "id", "source", "started_at"):
-        return f"there is no table of sessions: start hermes once, which makes it ({hermes(view)} sessions list)"
+        return f"there is no table of sessions: start {hermes(view)} once, which makes one"
     if not isinstance(missing.id, str):
         return "the session's id is no text"
     if not _has_time(view, missing.id):

@@ -8,7 +8,8 @@ lost (upstream 71803, 87928, 100960).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hermes_doctor.store.cells import BadText, Cell, Key
@@ -85,6 +86,16 @@ def is_orphan(link: Link) -> Callable[[Shape], str | None]:
         return f"{named} IS NOT NULL AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = {named})"
 
     return condition
+
+
+def named_in(row: Mapping[str, Cell], link: Link) -> Key:
+    """Return the session that a row of the link's table, which `is_orphan` has found, names in its column."""
+    cell = row[link.column]
+    if link.inside is None:
+        return cell
+    document = json.loads(cell) if isinstance(cell, str) else {}
+    session = document.get(link.inside) if isinstance(document, dict) else None
+    return session if isinstance(session, str | int | float) else None
 
 
 def has_messages(view: StoreView, session: Key) -> bool:
@@ -211,7 +222,7 @@ def _jumping(view: StoreView) -> Iterator[Missing]:
 def _is_indexed(view: StoreView) -> bool:
     """Whether SQLite finds the next session by an index: every release has one, but an index can be dropped."""
     plan = view.rows("EXPLAIN QUERY PLAN SELECT min(session_id) FROM messages WHERE session_id > 'x'")
-    return any(isinstance(step[-1], str) and step[-1].startswith("SEARCH") for step in plan)
+    return any(isinstance(step[-1], str) and "(session_id>" in step[-1] for step in plan)
 
 
 def _one_by_one(view: StoreView) -> Iterator[Missing]:
