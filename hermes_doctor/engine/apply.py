@@ -14,7 +14,7 @@ import apsw
 from hermes_doctor.engine.backup import BackupError, make_backup, will_back_up
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.forgetting import forget_old_runs
-from hermes_doctor.engine.gates import BackupMode, refusal
+from hermes_doctor.engine.gates import BackupMode, another_doctor, busy, refusal
 from hermes_doctor.engine.halts import halt
 from hermes_doctor.engine.journal import Journal, folder_of
 from hermes_doctor.engine.model import Check, ExitCode, Finding
@@ -50,6 +50,12 @@ def apply_store(
 
     Never raises for what stands in the way: the outcome, the exit code and the reason say it.
     """
+    another = another_doctor(ref.path)
+    if another is not None:
+        # What it has not come to yet would be found, or not found because it has the store open.
+        fix = StoreFix(ref, StoreScan(ref), applied=True)
+        fix.refuse(another.code, another.reason)
+        return fix
     try:
         fix = plan_store(ref, chosen, options, backup=backup, progress=_until_stopped(stop, progress))
     except Stopped as stopped:
@@ -73,7 +79,7 @@ def apply_store(
             with Journal(folder) as journal:
                 _Run(fix, journal, chosen, options, stop, progress).work(folder, backup)
     except LockTakenError as taken:
-        fix.refuse(ExitCode.BUSY, f"{taken.holder} is at work on this store: wait until it is done, then try again")
+        fix.refuse(ExitCode.BUSY, busy(taken.holder))
     except Stopped as stopped:
         fix.stop(str(stopped))
     except BackupError as error:

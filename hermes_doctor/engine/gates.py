@@ -20,6 +20,7 @@ from hermes_doctor.engine.journal import FOLDER
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.scan import StoreScan
 from hermes_doctor.host.bundle import Bundle, Condition
+from hermes_doctor.host.locks import doctor_at_work
 from hermes_doctor.host.room import free_bytes, same_filesystem
 from hermes_doctor.host.upstream import hermes_command, printable, quoted
 from hermes_doctor.store.clocks import DAY, HOUR, MINUTE
@@ -67,12 +68,29 @@ def refusal(
 
     ``free``: bytes free where the store lies, and ``fitness``: of SQLite, are found out unless they are given.
     """
+    another = another_doctor(scan.ref.path)
+    if another is not None:
+        return another
     if scan.condition in _UNREADABLE or scan.bundle is None:
         told = (scan.reason or f"{printable(scan.ref.path)} could not be read", scan.next_step)
         return Refusal(ExitCode.DAMAGED, ": ".join(part for part in told if part))
     reasons = _reasons(scan, scan.bundle, planned, backup, free, fitness or library())
     reason = next(reasons, None)
     return None if reason is None else Refusal(ExitCode.REFUSED, reason)
+
+
+def another_doctor(store: Path) -> Refusal | None:
+    """Return that another doctor is at work on a store, None where none is.
+
+    It has the store open, as a hermes would have, but it is done by itself.
+    """
+    holder = doctor_at_work(store.parent / FOLDER)
+    return None if holder is None else Refusal(ExitCode.BUSY, busy(holder))
+
+
+def busy(holder: str) -> str:
+    """Say who else is at work on a store, and what to do."""
+    return f"{holder} is at work on this store: wait until it is done, {_AGAIN}"
 
 
 def clock_doubt(scan: StoreScan, last_run_at: float | None) -> str | None:

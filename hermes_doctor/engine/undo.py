@@ -22,7 +22,7 @@ from pathlib import Path
 import apsw
 
 from hermes_doctor.engine.changes import Op, RowChange, changes_of, holds, read_row
-from hermes_doctor.engine.gates import Planned, refusal
+from hermes_doctor.engine.gates import Planned, busy, refusal
 from hermes_doctor.engine.halts import halt
 from hermes_doctor.engine.identity import is_the_same
 from hermes_doctor.engine.journal import APPLIED, PENDING, UNDONE, UNKNOWN, Entry, Journal, Run, folder_of
@@ -108,7 +108,7 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
             _work(undo, run, journal, options, stop)
     except LockTakenError as taken:
         undo.outcome, undo.exit_code = "refused", ExitCode.BUSY
-        undo.reason = f"{taken.holder} is at work on this store: wait until it is done, then try again"
+        undo.reason = busy(taken.holder)
     except apsw.BusyError:
         undo.outcome, undo.exit_code = "stopped", ExitCode.STOPPED
         undo.reason = "somebody else holds the store's write lock"

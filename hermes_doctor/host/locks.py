@@ -49,6 +49,25 @@ def doctor_lock(folder: Path) -> Iterator[None]:
         yield
 
 
+def doctor_at_work(folder: Path) -> str | None:
+    """Return which doctor has the lock of that ``doctor`` folder, None where none has, or none can be seen.
+
+    Nothing is written, and nothing made.
+    """
+    try:
+        descriptor = os.open(folder / DOCTOR_LOCK, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    except OSError:
+        return None
+    try:
+        _lock(descriptor)
+        _unlock(descriptor)
+    except OSError as error:
+        return _holder(descriptor, "doctor", "another doctor") if error.errno in _TAKEN else None
+    finally:
+        os.close(descriptor)
+    return None
+
+
 @contextmanager
 def upstream_maintenance_lock(store: Path) -> Iterator[None]:
     """Keep hermes (0.21.5 on) from maintaining the store meanwhile, as one hermes keeps another.
