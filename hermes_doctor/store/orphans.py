@@ -60,7 +60,7 @@ _MISSING_FOR_EACH = 10
 class Missing:
     """A session that has messages and no row. ``first``: its smallest message id; ``messages``: how many it has."""
 
-    id: Key
+    id: Cell
     first: int
     messages: int
 
@@ -227,7 +227,7 @@ def _is_indexed(view: StoreView) -> bool:
 
 def _one_by_one(view: StoreView) -> Iterator[Missing]:
     """Without an index: one walk of the messages, which keeps the missing sessions only."""
-    found: dict[Key, tuple[int, int]] = {}
+    found: dict[Cell, tuple[int, int]] = {}
     condition = f"session_id IS NOT NULL AND NOT {_has_row(view, 'messages.session_id')}"
     for key, session in view.reader.walk(view.shape.tables["messages"], ("id", "session_id"), condition):
         if isinstance(key, int):

@@ -116,7 +116,7 @@ def _by_messages_that_are_active(view: StoreView, keys: Sequence[Key] | None) ->
 
 def _ignoring_case(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
     for finding in find(view, keys):
-        if not view.rows("SELECT 1 FROM sessions WHERE lower(id) = lower(?)", (finding.session,)):
+        if not view.rows("SELECT 1 FROM sessions WHERE lower(id) = lower(?)", (str(finding.session),)):
             yield finding
 
 
