@@ -188,8 +188,10 @@ class Delegation:
             "event_json": json.dumps({"type": "async_delegation", "summary": "private"}) if ended else None,
             **self.cells,
         }
+        # Each dispatch prunes delivered rows of long ago: so each gets its cells when all are there.
         for column, value in cells.items():
-            yield sql(f"UPDATE async_delegations SET {column} = ? WHERE delegation_id = ?", value, self.name)
+            yield _LATER | sql(f"UPDATE async_delegations SET {column} = ? WHERE delegation_id = ?", value, self.name)
+        yield _LATER | sql("SELECT 1 FROM async_delegations WHERE delegation_id = ?", self.name)
 
 
 Case = Handoff | Lock | Beat | Delegation
@@ -336,9 +338,8 @@ class Planted:
         with closing(apsw.Connection(str(self.home.store), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             if not connection.table_exists("main", table):
                 return {}
-            cursor = connection.execute(f"SELECT * FROM {table}")
-            listed = cursor.fetchall()
-            names = [column[0] for column in cursor.get_description()] if listed else []
+            names = [row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+            listed = connection.execute(f"SELECT * FROM {table}")
             return {str(row[names.index(key)]): dict(zip(names, row, strict=True)) for row in listed}
 
 
