@@ -19,12 +19,15 @@ _LARGEST = 8 * 1024 * 1024
 class Settings:
     """Settings of the section ``sessions``. None: not set, so the release's default holds (prune off, 90 days).
 
-    ``read``: ``config.yaml`` was there and understood. ``retention_days``: days.
+    ``read``: ``config.yaml`` was there and understood. ``retention_days``: days. ``max_resume_messages``,
+    ``max_export_messages``: messages, 0 for no limit (0.20.6 on; 20,000 where not set).
     """
 
     read: bool
     auto_prune: bool | None = None
     retention_days: float | None = None
+    max_resume_messages: int | None = None
+    max_export_messages: int | None = None
 
 
 NO_SETTINGS = Settings(read=False)
@@ -45,6 +48,8 @@ def read_settings(home: Path) -> Settings:
             read=True,
             auto_prune=_flag(section.get("auto_prune")),
             retention_days=_days(section.get("retention_days")),
+            max_resume_messages=_limit(section.get("max_resume_messages")),
+            max_export_messages=_limit(section.get("max_export_messages")),
         )
     except (OSError, ValueError, RecursionError):
         return NO_SETTINGS
@@ -97,3 +102,14 @@ def _days(value: object) -> float | None:
     if not math.isfinite(value) or value < 0:
         raise ValueError("not a number of days that can be")
     return float(value)
+
+
+def _limit(value: object) -> int | None:
+    """Return a number of messages as hermes takes it (0.20.6 on): what is no number, or below 0, counts as not set."""
+    if not isinstance(value, int | float | str):
+        return None
+    try:
+        limit = int(value)
+    except (ValueError, OverflowError):
+        return None
+    return limit if limit >= 0 else None

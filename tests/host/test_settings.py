@@ -49,6 +49,28 @@ def test_understood(tmp_path: Path, text: str, auto_prune: bool | None, days: fl
 
 
 @pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        ("5000", 5000),
+        ("0", 0),
+        ('"30000"', 30000),
+        ("2500.9", 2500),
+        ("true", 1),
+        ("-1", None),
+        ("null", None),
+        ("many", None),
+        (".inf", None),
+        ("[1]", None),
+    ],
+)
+def test_limits_are_taken_as_hermes_takes_them(tmp_path: Path, written: str, taken: int | None) -> None:
+    text = f"sessions: {{max_resume_messages: {written}, auto_prune: false}}\n"
+    assert read(tmp_path, text) == Settings(read=True, auto_prune=False, max_resume_messages=taken)
+    (tmp_path / "home" / "config.yaml").write_text(f"sessions: {{max_export_messages: {written}}}\n")
+    assert read_settings(tmp_path / "home") == Settings(read=True, max_export_messages=taken)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         'sessions: {auto_prune: "false"}\n',
