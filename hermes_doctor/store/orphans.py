@@ -89,11 +89,14 @@ def is_orphan(link: Link) -> Callable[[Shape], str | None]:
 
 
 def named_in(row: Mapping[str, Cell], link: Link) -> Key:
-    """Return the session that a row of the link's table, which `is_orphan` has found, names in its column."""
+    """Return the session that a row of the link's table names, None where that cannot be read."""
     cell = row[link.column]
     if link.inside is None:
         return cell
-    document = json.loads(cell) if isinstance(cell, str) else {}
+    try:
+        document = json.loads(cell if isinstance(cell, str) else "")
+    except (ValueError, RecursionError):
+        return None
     session = document.get(link.inside) if isinstance(document, dict) else None
     return session if isinstance(session, str | int | float) else None
 

@@ -108,10 +108,8 @@ def _always_safe(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Findin
 
 def _by_messages_that_are_active(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
     for finding in find(view, keys):
-        (active,) = view.rows("SELECT count(*) FROM messages WHERE session_id = ? AND active = 1", (finding.session,))[
-            0
-        ]
-        yield replace(finding, detail={**finding.detail, "messages": active})
+        active = view.rows("SELECT 1 FROM messages WHERE session_id = ? AND active = 1", (str(finding.session),))
+        yield replace(finding, detail={**finding.detail, "messages": len(active)})
 
 
 def _ignoring_case(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
