@@ -38,6 +38,9 @@ _BY_SESSION = re.compile(r'\bON\s+["`\[]?messages["`\]]?\s*\(\s*["`\[]?session_i
 _CALLS_INDEX = "idx_messages_assistant_calls_by_session"
 _CALLS_CONDITION = re.compile(r"\(session_id\)whererole='assistant'andtool_callsisnotnull$")
 
+#: Stands for the length of a cell that is no list; larger than any counter, and no sum of it overflows.
+_NOT_A_LIST = 1 << 40
+
 
 @dataclass(frozen=True)
 class Explained:
@@ -150,10 +153,14 @@ def _calls_by_session(view: StoreView) -> dict[Key, int]:
 
 
 def _length_sql(cell: str) -> str:
-    """Return SQL for the length of a JSON list, 0 for what is none; nested so that what is no JSON raises nothing."""
+    """Return SQL for the length of a JSON list; what is none gives a number that no counter holds, to be looked at.
+
+    Nested, so that what is no JSON raises nothing.
+    """
     return (
-        f"CASE typeof({cell}) WHEN 'text' THEN CASE json_valid({cell}) WHEN 1 THEN json_array_length({cell})"
-        f" ELSE 0 END ELSE 0 END"
+        f"CASE typeof({cell}) WHEN 'text' THEN CASE json_valid({cell}) WHEN 1 THEN"
+        f" CASE json_type({cell}) WHEN 'array' THEN json_array_length({cell}) ELSE {_NOT_A_LIST} END"
+        f" ELSE {_NOT_A_LIST} END ELSE {_NOT_A_LIST} END"
     )
 
 
@@ -183,10 +190,13 @@ def _messages(view: StoreView, session: Key) -> Explained:
 def _calls(view: StoreView, session: Key) -> Explained | None:
     """Return what the calls of a session's rows explain, None where a cell cannot be read: then nothing is known."""
     certain, counted, perhaps = _standings(view.shape)
+    # Other roles have no calls; where they do, some releases counted them all the same.
+    role = view.shape.column("messages", "role", absent="'assistant'")
     among, cells = in_keys("session_id", [session])
     total = Explained()
     for cell, is_certain, is_counted in view.reader.rows(
-        f"SELECT tool_calls, {certain}, {counted} FROM messages WHERE {among} AND tool_calls IS NOT NULL AND {perhaps}",
+        f"SELECT tool_calls, {certain} AND {role} = 'assistant', {counted} FROM messages"
+        f" WHERE {among} AND tool_calls IS NOT NULL AND {perhaps}",
         cells,
     ):
         length = calls_in(cell)
