@@ -42,7 +42,7 @@ UNDO = (Step.UNDO_BEGUN, Step.UNDO_RESTORED, Step.UNDO_COMMITTED, Step.UNDONE)
 LATER = 12
 
 #: A row's place: table, and the key's cells; and its cells by column, None where there is no such row.
-_Place = tuple[str, tuple[object, ...]]
+_Place = tuple[str, tuple[tuple[str, object], ...]]
 _Image = dict[str, object] | None
 
 
@@ -64,13 +64,12 @@ class Patient:
         after: Callable[[int], None] | None = None,
     ) -> Ended:
         """Mend all of it; ``kill_at`` or ``after`` end it by SIGKILL."""
-        command = ("fix", self.home.path, "--apply", "--unsafe", "--yes", "--json", "--backup", backup, *narrowed)
-        return self.doctors.run(*command, kill_at=kill_at, started=after)
+        options = ("--apply", "--unsafe", "--yes", "--json", "--backup", backup, *narrowed)
+        return self.doctors.run("fix", self.home.path, *options, kill_at=kill_at, started=after)
 
     def undo(self, run: str, *, kill_at: str | None = None, after: Callable[[int], None] | None = None) -> Ended:
         """Take a run back."""
-        command = ("undo", run, self.home.path, "--apply", "--json")
-        return self.doctors.run(*command, kill_at=kill_at, started=after)
+        return self.doctors.run("undo", run, self.home.path, "--apply", "--json", kill_at=kill_at, started=after)
 
     def assert_sound(self) -> None:
         """SQLite's checks say no more than they did before."""
@@ -351,8 +350,8 @@ def _row(connection: apsw.Connection, rows: dict[_Place, _Image], place: _Place)
     if place in rows:
         return rows[place]
     table, key = place
-    where = " AND ".join(f'"{name}" IS ?' for name, _ in key)  # type: ignore[misc]  # pairs, made in _changes
-    values = tuple(value for _, value in key)  # type: ignore[misc]  # as above
+    where = " AND ".join(f'"{name}" IS ?' for name, _ in key)
+    values = tuple(value for _, value in key)
     cursor = connection.execute(f'SELECT * FROM "{table}" WHERE {where}', values)
     row = cursor.fetchone()
     if row is None:

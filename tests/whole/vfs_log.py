@@ -123,8 +123,9 @@ def _write_late() -> None:
     def settle_late(self: Journal, number: int, state: str) -> None:
         settle(self, write(self, *waiting[number]), state)
 
-    Journal.write_pending = write_pending  # type: ignore[method-assign]  # a wrong doctor
-    Journal.settle = settle_late  # type: ignore[method-assign]  # as above
+    # setattr, as these are no methods of that type: a wrong doctor.
+    for name, method in (("write_pending", write_pending), ("settle", settle_late)):
+        setattr(Journal, name, method)
 
 
 def main(act: str, home: Path, log: Path) -> int:
