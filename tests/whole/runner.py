@@ -35,12 +35,15 @@ class Ended:
 
 
 class Doctors:
-    """Starts doctors, one at a time; a context manager. ``folder`` takes what they say and their state."""
+    """Starts doctors, one at a time; a context manager. ``folder`` takes what they say and their state.
 
-    def __init__(self, folder: Path) -> None:
+    ``late``: wrong ones, whose journal is written after the store's commit.
+    """
+
+    def __init__(self, folder: Path, *, late: bool = False) -> None:
         self._folder = folder
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.whole.runner"],
+            [sys.executable, "-m", "tests.whole.runner", *(["late"] if late else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -136,4 +139,8 @@ def _load() -> None:
 
 if __name__ == "__main__":
     _load()
+    if "late" in sys.argv[1:]:
+        from tests.whole.vfs_log import write_late
+
+        write_late()
     serve(sys.stdin, sys.stdout)

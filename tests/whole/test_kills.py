@@ -14,6 +14,7 @@ import pytest
 from hermes_doctor.engine.steps import Step
 from tests.oracle.steps import sql
 from tests.whole import killing
+from tests.whole.identical import difference, image_of
 from tests.whole.killing import EACH, LATER, ONCE, SETTLE, STORES, UNDO, agreement, kill_at_random, patient
 from tests.whole.runner import Doctors
 from tests.whole.support import fingerprint
@@ -150,6 +151,18 @@ def test_killed_while_the_journal_was_made(doctors: Doctors, templates: Path, le
         assert plan.code == 1, (plan.out, plan.err)
         sick.finish()
         sick.undo_all()
+
+
+def test_a_doctor_that_writes_its_journal_afterwards_is_found_out(tmp_path: Path, templates: Path) -> None:
+    """The wrong variant: killed between the store's commit and its journal, it cannot give back what it changed."""
+    with Doctors(tmp_path, late=True) as wrong, patient(templates, wrong, *OLD) as sick:
+        killing.killed(sick.fix(kill_at=f"{Step.COMMITTED}:{LATER}"))
+        # The journal itself does not show it: it knows nothing of the transaction.
+        assert agreement(sick.home, stopped=True) == []
+        sick.finish()
+        for run in sick.runs():
+            assert sick.undo(run).code == 0
+        assert difference(sick.before, image_of(sick.home.store)) != []
 
 
 def test_the_oracle_sees_a_journal_that_is_wrong(doctors: Doctors, templates: Path) -> None:

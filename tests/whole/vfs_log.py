@@ -8,6 +8,7 @@ journal is written after the store's commit.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 import sys
@@ -110,18 +111,21 @@ class _VFS(apsw.VFS):
         super().xDelete(filename, syncdir)
 
 
-def _write_late() -> None:
+def write_late() -> None:
     """Make the journal one that is written after the store is."""
     waiting: dict[int, tuple[Any, ...]] = {}
+    handed_out = itertools.count(1)
     write: Callable[..., int] = Journal.write_pending
     settle = Journal.settle
 
     def write_pending(self: Journal, *record: Any) -> int:
-        waiting[len(waiting) + 1] = record
-        return len(waiting)
+        number = next(handed_out)
+        waiting[number] = record
+        return number
 
     def settle_late(self: Journal, number: int, state: str) -> None:
-        settle(self, write(self, *waiting[number]), state)
+        record = waiting.pop(number, None)
+        settle(self, number if record is None else write(self, *record), state)
 
     # setattr, as these are no methods of that type: a wrong doctor.
     for name, method in (("write_pending", write_pending), ("settle", settle_late)):
@@ -152,5 +156,5 @@ def main(act: str, home: Path, log: Path) -> int:
 
 if __name__ == "__main__":
     if "late" in sys.argv[4:]:
-        _write_late()
+        write_late()
     sys.exit(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
