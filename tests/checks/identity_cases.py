@@ -135,7 +135,7 @@ CASES: tuple[IdentityCase, ...] = (
     found("routed nobody knows where", P, child(), rows=(entry("{"),), c=CONTESTED, since="0.18.2"),
     found(
         "a chat that is no text",
-        parent(**CHAT | {"chat_id": {"blob": "ff"}}),
+        parent(**{**CHAT, "chat_id": {"blob": "ff"}}),
         child(),
         c=Loss(("session_key", "user_id", "chat_type")),
     ),

@@ -47,14 +47,14 @@ def wrong(planted: Planted, fix: Fix) -> list[str]:
     before = image_of(store)
     done = patient.mend(checks=[CHECK], fixes=[fix])
     after = image_of(store)
-    wanted = {
+    wanted: dict[object, object] = {
         (key.encode(), column): value.encode()
         for case in planted.cases
         for key, cells in filled(case).items()
         for column, value in cells.items()
     }
     was = {row["id"]: row for row in before.table("sessions")}
-    written = {
+    written: dict[object, object] = {
         (row["id"], column): value
         for row in after.table("sessions")
         for column, value in row.items()
