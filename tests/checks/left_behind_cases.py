@@ -227,6 +227,7 @@ HANDOFFS = (
 _EITHER = (
     Lock("expired, its holder is gone", -MINUTE, HERE, SAFE),
     Lock("not yet expired, its holder is gone", MINUTE, HERE, None),
+    Lock("not yet expired, its holder lives", MINUTE, ALIVE, None),
     Lock("expired, its holder lives", -HOUR, ALIVE, None),
     Lock("a minute less than a day past, its holder lives", MINUTE - DAY, ALIVE, None),
     Lock("a minute more than a day past, its holder lives", -DAY - MINUTE, ALIVE, SAFE),
@@ -242,7 +243,7 @@ _EITHER = (
     Lock("ends at 0", None, HERE, None, cell=0.0),
     Lock("ends never", None, HERE, None, cell="never"),
 )
-LOCKS = (
+LOCKS: tuple[Case, ...] = (
     *_EITHER,
     *(Lock(f"{each.name} (lease)", each.ends, each.holder, each.verdict, each.cell, lease=True) for each in _EITHER),
     Beat("silent for 12 hours and a minute", 12 * HOUR + MINUTE, "gone", NOTE),
@@ -306,8 +307,7 @@ def _plant(home: Home, life: tuple[str, ...], facts: Facts) -> None:
     release = get(life[-1])
     steps = [
         step
-        for cases in CASES.values()
-        for case in cases
+        for case in (*HANDOFFS, *LOCKS, *DELEGATIONS)
         if release.since(case.since)
         for step in (*case.steps(facts, release), clock(None))
     ]

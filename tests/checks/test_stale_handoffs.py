@@ -103,8 +103,7 @@ def _by_start(view: Any, sessions: list[Any]) -> dict[Any, Age]:
     return {sessions[0]: Age(started if isinstance(started, float) else 1.6e9, "started_at")}
 
 
-_RULE = CHECK.rule
-assert isinstance(_RULE, RowRule)
+[_RULE] = (rule for rule in CHECK.rules if isinstance(rule, RowRule))
 WRONG: dict[str, Patch] = {
     "five minutes for both": _patch("checks.stale_handoffs._LIMITS", {"pending": 300.0, "running": 300.0}),
     "fifteen minutes for both": _patch("checks.stale_handoffs._LIMITS", {"pending": 900.0, "running": 900.0}),
