@@ -345,6 +345,21 @@ def test_a_session_that_is_put_back_under_messages_that_are_still_indexed(home: 
         assert index_contents(view) == before
 
 
+def test_a_message_that_the_index_lacked_is_not_taken_out_of_it(chat: Home) -> None:
+    """It would be counted off what the others have; it is put in when its turn comes."""
+    with writing(chat.store) as view:
+        run(
+            view,
+            "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content, tool_name)"
+            " SELECT 'delete', id, content, tool_name FROM messages_fts_trigram_src WHERE id = 1",
+        )
+        for source, there in (("cron", {4}), ("cli", {1, 3, 4})):
+            with kept_in_step(view.reader.connection, view, ["s1"]):
+                run(view, "UPDATE sessions SET source = ? WHERE id = 's1'", source)
+            assert failing(view) == []
+            assert indexed(view) == there
+
+
 def test_what_a_deferred_rebuild_will_come_to_is_left_to_it(chat: Home) -> None:
     """Messages 1 to 3 are still to be indexed by hermes; 4 is newer than the rebuild."""
     with writing(chat.store) as view:
