@@ -229,7 +229,6 @@ def test_the_family_is_what_the_checks_go_through() -> None:
     assert [link.table for link in FAMILY if link.remedy is Remedy.DELETE] == ["session_model_usage"]
 
 
-@pytest.mark.parametrize("life", [("0.19.0",), CHAINS[0]], ids="→".join)
-def test_a_home_that_was_lived_in_is_silent(lived_in: LivedIn, life: tuple[str, ...]) -> None:
-    home = lived_in(*life).home
+def test_a_home_that_was_lived_in_is_silent(lived_in: LivedIn) -> None:
+    home = lived_in(*CHAINS[2]).home
     assert findings_of(home.store, CHECK, home=home.path) == []
