@@ -13,6 +13,7 @@ COMMANDS = {
     "fix": "hermes_doctor.cli.fix:fix",
     "undo": "hermes_doctor.cli.undo:undo",
     "runs": "hermes_doctor.cli.runs:runs",
+    "lineage": "hermes_doctor.cli.lineage:lineage",
     "checks": "hermes_doctor.cli.checks:checks",
     "explain": "hermes_doctor.cli.explain:explain",
     "demo": "hermes_doctor.cli.demo:demo",
