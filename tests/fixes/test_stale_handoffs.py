@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from checks import open_zombies
 from checks.stale_handoffs import CHECK
+from fixes import open_zombies as open_zombies_fix
 from fixes.stale_handoffs import FIX
 from hermes_doctor.engine.cure import Fix, Mending
-from hermes_doctor.engine.model import Finding
+from hermes_doctor.engine.model import Finding, Safety
 from tests.checks.left_behind_cases import LIVES, Planted, Plots, plots
 from tests.fixes.support import Patient, outcome
 from tests.oracle.steps import call
@@ -62,6 +64,20 @@ def test_the_release_hands_it_off_again(plots: Plots, life: tuple[str, ...]) -> 
     assert all(value["error"] and value["platform"] == "telegram" for value in values[: len(stuck)])
     assert not {row["id"] for row in values[len(stuck)]} & set(stuck)
     assert values[len(stuck) + 1 :] == [True] * len(stuck)
+
+
+def test_what_the_handoff_had_spared_is_ended_in_the_same_run(plots: Plots) -> None:
+    """A session that is being handed off is no zombie; once the handoff has failed it is, and the run sees to both."""
+    planted = plots("0.22.2")
+    patient = Patient(planted.home.store, planted.home.path, planted.now)
+    zombies = [finding.key for finding in patient.findings([open_zombies.CHECK])]
+    assert "running, for a month" not in zombies
+    both = [open_zombies.CHECK, CHECK]
+    done = patient.mend(checks=both, fixes=[open_zombies_fix.FIX, FIX])
+    assert outcome(done) == ("fixed", 0, None)
+    row = planted.rows("sessions", "id")["running, for a month"]
+    assert (row["handoff_state"], row["end_reason"]) == ("failed", "startup_orphan_reap")
+    assert [finding for finding in patient.findings(both) if finding.fix is not Safety.NONE] == []
 
 
 def test_a_row_that_moved_on_meanwhile_is_left(plots: Plots) -> None:
