@@ -19,7 +19,9 @@ Fix
 The session gets a minimal row, as upstream's `sessions recover` makes it: source `recovered`, a
 title that says so and names its id, its start the time of its earliest message, and counts of its
 active messages and their tool calls; where the release has it, also the time of its last message.
-It is open, as upstream's is. What the row held besides (model, parent, chat, costs) is not made up.
+It is open, as upstream's is; but where just one session names it as its parent and begins with its
+summary, it is ended as `compression` when that one began, since no list would show that one
+otherwise. What the row held besides (model, parent, chat, costs) is not made up.
 Its messages are put into the search index where that leaves out messages without a session. No
 message is ever deleted.
 

@@ -1,7 +1,8 @@
 """Rebuild a session that is gone from the messages that it left.
 
-The row is minimal: what only the lost one knew is not made up, and columns that the release lacks are left out. It is
-the only row that is written; the messages stay as they are, and are put into the index that depends on sessions.
+The row is minimal: what only the lost one knew is not made up, and columns that the release lacks are left out. Where
+just one session goes on with it after a compression, it is ended so that this one is found again. It is the only row
+that is written; the messages stay as they are, and are put into the index that depends on sessions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import apsw
 from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, Phase
 from hermes_doctor.engine.model import Finding
 from hermes_doctor.store.cells import quote
-from hermes_doctor.store.clocks import trusted_sql
+from hermes_doctor.store.clocks import trusted, trusted_sql
+from hermes_doctor.store.handoffs import begins_with_summary_sql
+from hermes_doctor.store.lineage import BRANCH_MARKER, COMPRESSION, DELEGATE_MARKER, RESET_MARKER, marker_sql
 from hermes_doctor.store.orphans import RECOVERED
 from hermes_doctor.store.search_index import kept_in_step
 from hermes_doctor.store.shape import Shape
@@ -26,6 +29,22 @@ SELECT {values}
   FROM messages
  WHERE session_id = :session AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = :session)
 HAVING min({time}) IS NOT NULL
+"""
+
+#: The children of the session that go on with it: they begin with its summary, and were not branched, delegated or
+#: reset from it. {source}, {markers} and {summary} are SQL over ``child``.
+_GOING_ON = """
+SELECT child.started_at
+  FROM sessions AS child
+ WHERE child.parent_session_id = :session AND child.id <> :session AND {source} IS NOT 'tool'
+   AND :session NOT IN ({markers})
+   AND {summary}
+ LIMIT 2
+"""
+
+_END = """
+UPDATE sessions SET ended_at = :at, end_reason = :compression
+ WHERE id = :session AND ended_at IS NULL AND end_reason IS NULL
 """
 
 #: How many calls a message holds, as releases recount them (0.20.6 on): a list's length, 1 for what is no list.
@@ -55,8 +74,29 @@ def _mend(mending: Mending, finding: Finding) -> None:
     try:
         with kept_in_step(mending.connection, mending.view, [session]):
             mending.run(sql, values)
+        _end_where_it_goes_on(mending, session)
     except apsw.SQLError as error:
         raise FixRefusedError(f"the search index cannot be kept in step here ({type(error).__name__})") from error
+
+
+def _end_where_it_goes_on(mending: Mending, session: str) -> None:
+    """End the row as `compression` where just one session goes on with it, from the time on when that began.
+
+    Else no list would show the one that goes on: it would be taken for a run of the program's. Where several do,
+    nothing tells which is the right one.
+    """
+    shape = mending.view.shape
+    if not shape.has("sessions", "parent_session_id", "ended_at", "end_reason"):
+        return
+    markers = (marker_sql(shape, marker, "child") for marker in (BRANCH_MARKER, DELEGATE_MARKER, RESET_MARKER))
+    sql = _GOING_ON.format(
+        source=shape.column("sessions", "source", alias="child"),
+        markers=", ".join(f"coalesce({marker}, '')" for marker in markers),
+        summary=begins_with_summary_sql(shape, "child.id"),
+    )
+    began = [trusted(at) for (at,) in mending.connection.execute(sql, {"session": session}).fetchall()]
+    if len(began) == 1 and began[0] is not None:
+        mending.run(_END, {"session": session, "at": began[0], "compression": COMPRESSION})
 
 
 def _row(shape: Shape) -> dict[str, str]:

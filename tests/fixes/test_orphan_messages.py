@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,23 +21,24 @@ from hermes_doctor.engine.model import Finding, Safety
 from hermes_doctor.store import orphans
 from tests.checks.orphan_cases import NOW, SAID, Case, chat, deleted, lost, plant, without_foreign_keys
 from tests.fixes.support import Patient, change_meanwhile, outcome
+from tests.oracle.history import SUMMARY_PREFIX
 from tests.oracle.home import Home
 from tests.oracle.releases import NEWEST, Release, get
-from tests.oracle.steps import call, sql
-from tests.whole.identical import difference, image_of, index_faults
+from tests.oracle.steps import Step, call, sql
+from tests.whole.identical import Image, difference, image_of, index_faults
 
 SOME = pytest.mark.parametrize("release", [get("0.13.0"), get("0.18.2"), get("0.20.0"), NEWEST], ids=str)
 
-#: What the session is to be like: when it began, and its active messages and calls.
+#: What is to be counted of the session: its active messages, and their calls.
 WANTED = {
-    "gone-1": (SAID, 4, 2),
-    "gone-2": (SAID + 1, 2, 0),
-    "gone-3": (SAID, 1, 0),
-    "gone-4": (SAID + 3, 4, 0),
-    "größe 日本": (SAID, 4, 2),
-    "twin": (SAID, 1, 0),
-    "gone\t": (SAID, 1, 0),
-    "gone-6": (SAID, 3, 0),
+    "gone-1": [4, 2],
+    "gone-2": [2, 0],
+    "gone-3": [1, 0],
+    "gone-4": [4, 0],
+    "größe 日本": [4, 2],
+    "twin": [1, 0],
+    "gone\t": [1, 0],
+    "gone-6": [3, 0],
 }
 
 
@@ -76,23 +77,30 @@ def wrong(sick: Sick, fix: Fix) -> list[str]:
     sick.patient.mend(checks=[CHECK], fixes=[fix])
     after = image_of(sick.home.store)
     rows = {row["id"].decode(): row for row in after.table("sessions") if isinstance(row["id"], bytes)}
-    bad = [session for session in sorted(sick.mendable) if session not in rows or not _is_right(session, rows[session])]
+    bad = [
+        session
+        for session in sorted(sick.mendable)
+        if session not in rows or not _is_right(session, rows[session], _times(before, session))
+    ]
     if after.rows["messages"] != before.rows["messages"]:
         bad.append("the messages")
     return bad + index_faults(sick.home.store)
 
 
-def _is_right(session: str, row: dict[str, object]) -> bool:
-    began, *counts = WANTED[session]
-    started = row["started_at"]
+def _is_right(session: str, row: dict[str, object], times: Sequence[float]) -> bool:
     return (
-        # The clock of a release that says several things goes on a little.
-        isinstance(started, float)
-        and began <= started < began + 0.9
-        and [row["message_count"], row["tool_call_count"]] == counts
+        row["started_at"] == min(times)
+        and row.get("last_activity_at", max(times)) == max(times)
+        and [row["message_count"], row["tool_call_count"]] == WANTED[session]
         and row["title"] == (f"Recovered {session}".encode() if session.isprintable() else None)
         and (row["source"], row["ended_at"]) == (b"recovered", None)
     )
+
+
+def _times(image: Image, session: str) -> list[float]:
+    """The times of a session's messages that are of the days in which something was said."""
+    rows = (row["timestamp"] for row in image.table("messages") if row["session_id"] == session.encode())
+    return [at for at in rows if isinstance(at, float) and SAID - 1 < at < NOW]
 
 
 @SOME
@@ -204,23 +212,44 @@ def test_a_title_that_is_taken_is_left_to_its_owner(home: Home) -> None:
     assert titles == {b"other": b"Recovered gone", b"gone": None}
 
 
-def test_a_child_of_what_is_rebuilt_has_its_parent_again(home: Home) -> None:
-    steps = [*chat("other"), *chat("parent"), call("end_session", "parent", "compression")]
-    steps += [
-        call("create_session", "child", "cli", model="test-model", parent_session_id="parent"),
-        call("append_message", "child", "user", "go on"),
-        *without_foreign_keys(sql("DELETE FROM sessions WHERE id = 'parent'")),
-    ]
-    home.run(NEWEST, steps)
+def continued(release: Release, parent: str, *, children: int = 1, branched: bool = False) -> list[Step]:
+    """A chat that was compressed and went on, and whose row was then deleted by a tool without foreign keys."""
+    steps = [*chat(parent), call("end_session", parent, "compression")]
+    for n in range(children):
+        config = {"max_iterations": 90} | ({"_branched_from": parent} if branched else {})
+        child = f"{parent}-{n}"
+        steps += [
+            call("create_session", child, "cli", model="test-model", parent_session_id=parent, model_config=config),
+            call("append_message", child, "user", f"{SUMMARY_PREFIX} of {parent}"),
+            call("append_message", child, "assistant", "go on"),
+        ]
+    return [*steps, *without_foreign_keys(sql("DELETE FROM sessions WHERE id = ?", parent))]
+
+
+@pytest.mark.parametrize("release", [get("0.13.0"), get("0.19.0"), NEWEST], ids=str)
+def test_a_chat_that_went_on_is_found_again_from_its_rebuilt_beginning(home: Home, release: Release) -> None:
+    steps = [*chat("other"), *continued(release, "one"), *continued(release, "two", children=2)]
+    steps += continued(release, "branch", branched=True)
+    home.run(release, steps)
     patient = Patient(home.store, home.path, now=NOW)
     checks, fixes = [orphan_messages.CHECK, lineage_gaps.CHECK], [FIX, detach.FIX]
-    refused = [f for f in patient.findings(checks) if f.check == "lineage-gaps"]
-    assert [(f.session, f.fix) for f in refused] == [("child", Safety.NONE)]
-    assert outcome(patient.mend(checks=checks, fixes=fixes)) == ("fixed", 0, None)
+    refused = {f.session: f.fix for f in patient.findings(checks) if f.check == "lineage-gaps"}
+    assert refused == dict.fromkeys(["one-0", "two-0", "two-1", "branch-0"], Safety.NONE)
+    assert not {"one", "one-0"} & set(home.listed(release))
+
+    done = patient.mend(checks=checks, fixes=fixes)
+    assert outcome(done) == ("fixed", 0, None)
     assert patient.findings(checks) == []
-    assert {row["id"]: row["parent_session_id"] for row in image_of(home.store).table("sessions")}[
-        b"child"
-    ] == b"parent"
+    rows = {row["id"]: row["end_reason"] for row in image_of(home.store).table("sessions")}
+    assert {name: rows[name] for name in (b"one", b"two", b"branch")} == {
+        b"one": b"compression",
+        b"two": None,
+        b"branch": None,
+    }
+    assert home.tip(release, "one") == "one-0"
+    # A chain is listed once, by its beginning or by its end.
+    assert {"one", "one-0"} & set(home.listed(release))
+    assert home.tip(release, "two") == "two"
 
 
 def test_a_session_that_came_back_meanwhile_is_left(template: Any, tmp_path: Path) -> None:
