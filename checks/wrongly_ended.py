@@ -6,9 +6,10 @@ no decision of a person: an automatic clean-up, or the close of a program that h
 the session on.
 
 Why it matters
-The end reason is all that the gateway asks to tell whether a chat is alive. The next message may
-find the chat over and begin an empty one, without a word; a conversation with such an end can
-never be compressed, so that a long one stops; and prune counts the row among the ended ones.
+From 0.18.0 on the end reason is what the gateway asks to tell whether a chat is alive: the next
+message finds this one over and begins an empty one, without a word. Older gateways go on in the
+row. In every release prune counts it among the ended ones and may delete it, and from 0.21 on a
+conversation with such an end can never be compressed, so that a long one stops.
 
 How it decides
 All of this must be so. A route that can be seen leads to the row itself: its entry in
@@ -22,8 +23,9 @@ decisions, and never found.
 
 Where the store's release opens such a chat again by itself at the next message, it is a note:
 agent_close from 0.18.0 on, ws_orphan_reap from 0.19.0 on, superseded_by_resume and
-startup_orphan_reap from 0.20.6 on, any reason after a completed handoff from 0.21.5 on, each only
-for rows with a session key.
+startup_orphan_reap from 0.20.6 on, any reason after a completed handoff from 0.21.5 on. It finds
+the row by its session key or its chat; from 0.20.6 on it does not where another row of the chat
+was reset after the last activity that this row notes.
 
 Fix
 Both the end and its reason are cleared, if they are still the same: the row is open again, and a

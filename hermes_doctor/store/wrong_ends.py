@@ -8,7 +8,7 @@ chat on to another are accidents where the chat still leads there and has gone o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hermes_doctor.store.cells import Cell, Key
@@ -23,10 +23,25 @@ from hermes_doctor.store.view import StoreView
 #: (upstream 107187). Reasons of other writers (``compute_host_...``, the web API's own) count as deliberate.
 EXPLICIT_CLOSES = frozenset({"cli_close", "tui_close", "webhook_complete", "cron_complete"})
 
-#: From which schema on the gateway itself reopens a keyed chat that ended so (0.18.0; 0.19.0; 0.20.6).
+#: From which schema on the gateway itself reopens a chat that ended so (0.18.0; 0.19.0; 0.20.6), found by key or peer.
 _REOPENED_FROM = {"agent_close": 17, "ws_orphan_reap": 22, "superseded_by_resume": 26, "startup_orphan_reap": 26}
 #: From here on also one that was handed over, whatever its reason (0.21.5).
 _HANDED_OVER_REOPENED_FROM = 30
+
+#: From here on not where another row of the chat was reset since (0.20.6).
+_FENCED_FROM = 26
+
+_COLUMNS = (
+    "id",
+    "source",
+    "session_key",
+    "chat_id",
+    "started_at",
+    "last_activity_at",
+    "ended_at",
+    "end_reason",
+    "handoff_state",
+)
 
 _AT_ONCE = 300
 
@@ -57,33 +72,30 @@ def wrong_ends(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[W
         return
     if not shape.has("messages", "session_id", "timestamp"):
         return
+    columns = ", ".join(shape.column("sessions", name, alias="s") for name in _COLUMNS)
     leading = view.once(_led_to)
     asked = list(leading) if keys is None else [key for key in keys if key in leading]
     for start in range(0, len(asked), _AT_ONCE):
         among, cells = in_keys("s.id", asked[start : start + _AT_ONCE])
-        for values in view.rows(f"SELECT {_columns(shape)} FROM sessions s WHERE {among} AND {_wrong(shape)}", cells):
-            yield _wrong_end(view, *values)
+        for values in view.rows(f"SELECT {columns} FROM sessions s WHERE {among} AND {_wrong(shape)}", cells):
+            yield _wrong_end(view, dict(zip(_COLUMNS, values, strict=True)))
 
 
-def _wrong_end(view: StoreView, session: Key, ended_at: Cell, reason: Cell, handoff: Cell, key: Cell) -> WrongEnd:
+def _wrong_end(view: StoreView, row: Mapping[str, Cell]) -> WrongEnd:
+    session, ended_at, reason = row["id"], row["ended_at"], row["end_reason"]
     assert isinstance(ended_at, int | float)
     assert isinstance(reason, str)
-    handed_over = handoff == "completed"
+    handed_over = row["handoff_state"] == "completed"
     obstacle = None
-    if isinstance(key, str) and key and _is_taken_over(view, session, key, ended_at):
+    if _is_taken_over(view, row):
         obstacle = "another session of the same chat has begun or was ended on purpose since"
     elif (sign := live_work(view, session)) is not None:
         obstacle = f"{sign}: look again when that is over"
     version = view.shape.version
     reopened = version >= _REOPENED_FROM.get(reason, version + 1)
     reopened |= handed_over and version >= _HANDED_OVER_REOPENED_FROM
-    heals = obstacle is None and bool(key) and reopened
+    heals = obstacle is None and reopened and bool(row["session_key"] or row["chat_id"]) and not _is_fenced(view, row)
     return WrongEnd(session, float(ended_at), reason, handed_over, heals, obstacle)
-
-
-def _columns(shape: Shape) -> str:
-    names = ("id", "ended_at", "end_reason", "handoff_state", "session_key")
-    return ", ".join(shape.column("sessions", name, alias="s") for name in names)
 
 
 def _wrong(shape: Shape) -> str:
@@ -99,16 +111,34 @@ def _wrong(shape: Shape) -> str:
                         AND {edge_sql(shape, "c", "s")} IN ('{Edge.CONTINUATION}', '{Edge.SUBAGENT}'))"""
 
 
-def _is_taken_over(view: StoreView, session: Key, key: str, ended_at: float) -> bool:
-    """Whether a row of the same chat began after this one ended, or was ended on purpose since (as upstream asks)."""
-    among, cells = in_keys("id", [session])
-    return bool(
-        view.rows(
-            f"""SELECT 1 FROM sessions WHERE session_key = ? AND NOT ({among})
-            AND (started_at > ? OR (ended_at > ? AND end_reason IN ({_listed(RESET_REASONS)}))) LIMIT 1""",
-            (key, *cells, ended_at, ended_at),
-        )
+def _is_taken_over(view: StoreView, row: Mapping[str, Cell]) -> bool:
+    """Whether a row of the same chat began after this one ended, or was ended on purpose since."""
+    ended = row["ended_at"]
+    return bool(row["session_key"]) and _has_other(
+        view,
+        row,
+        f"session_key = ? AND (started_at > ? OR (ended_at > ? AND end_reason IN ({_listed(RESET_REASONS)})))",
+        (row["session_key"], ended, ended),
     )
+
+
+def _is_fenced(view: StoreView, row: Mapping[str, Cell]) -> bool:
+    """Whether the gateway leaves the chat over because another row of it was reset after this one's last activity.
+
+    It goes by the row's own clocks, not by its messages (0.20.6 on), so it may see a reset where there is none.
+    """
+    if view.shape.version < _FENCED_FROM:
+        return False
+    newest = row["started_at"] if row["last_activity_at"] is None else row["last_activity_at"]
+    reset = f"ended_at > ? AND end_reason IN ({_listed(RESET_REASONS)})"
+    if row["session_key"]:
+        return _has_other(view, row, f"session_key = ? AND {reset}", (row["session_key"], newest))
+    return _has_other(view, row, f"source = ? AND chat_id = ? AND {reset}", (row["source"], row["chat_id"], newest))
+
+
+def _has_other(view: StoreView, row: Mapping[str, Cell], condition: str, values: tuple[Cell, ...]) -> bool:
+    among, cells = in_keys("id", [row["id"]])
+    return bool(view.rows(f"SELECT 1 FROM sessions WHERE {condition} AND NOT ({among}) LIMIT 1", (*values, *cells)))
 
 
 def _led_to(view: StoreView) -> frozenset[Key]:

@@ -167,7 +167,7 @@ def chat(p: Plot, *, calls: int = 2) -> None:
     """A chat of four rows, one of them with so many calls, ended."""
     p.row()
     p.do("append_message", p.id(), "user", "which files are there?", keep=f"{p.id()} first")
-    listed = {"tool_calls": [dict(CALLS[0]) for _ in range(calls)]} if calls else {}
+    listed: dict[str, Any] = {"tool_calls": [dict(CALLS[0]) for _ in range(calls)]} if calls else {}
     p.do("append_message", p.id(), "assistant", "", **listed)
     p.do("append_message", p.id(), "tool", "a.txt", tool_call_id="call_1", tool_name="terminal")
     p.do("append_message", p.id(), "user", "thanks", keep=f"{p.id()} last")
@@ -420,6 +420,21 @@ case(CROSSED, "compressed without an end, used 4 minutes longer", SAFE, after=EN
 # wrongly-ended ------------------------------------------------------------------------------------------------------
 
 
+def peer(case_name: str) -> dict[str, str]:
+    """Who chats in that case."""
+    return {
+        "platform": "telegram",
+        "chat_id": str(zlib.crc32(case_name.encode())),
+        "user_id": "u1",
+        "chat_type": "dm",
+    }
+
+
+def key_of(case_name: str) -> Step:
+    """The key of that case's chat, as its release spells it."""
+    return ref(f"{case_name} route", "session_key")
+
+
 def routed(
     p: Plot,
     reason: str,
@@ -427,27 +442,30 @@ def routed(
     handed_over: bool = False,
     goes_on: bool = True,
     is_routed: bool = True,
-    keyed: bool | None = None,
+    keyed: bool = False,
+    noted: bool = True,
 ) -> None:
     """A chat that the gateway was switched to, ended for that reason four days ago, with a message a day later.
 
-    ``keyed``: whether the row carries the chat's key; by default as the release leaves it.
+    ``keyed``: whether the row says whose chat it is (0.18.0 on). ``noted``: whether the row notes its activity, too
+    (0.20.0 on).
     """
     source = "cli" if handed_over else "telegram"
     p.row("", source, ago=6 * DAY)
     p.say("", ago=6 * DAY)
     if is_routed:
-        chat_id = f"{zlib.crc32(p.case.encode())}"
-        peer = {"platform": "telegram", "chat_id": chat_id, "user_id": "u1", "chat_type": "dm"}
-        p.steps.append(use("gateway_message", keep=f"{p.case} route", **peer))
-        p.steps.append(use("gateway_switch", session_key=ref(f"{p.case} route", "session_key"), session_id=p.id()))
+        p.steps.append(use("gateway_message", keep=f"{p.case} route", **peer(p.case)))
+        p.steps.append(use("gateway_switch", session_key=key_of(p.case), session_id=p.id()))
     if handed_over:
         p.set("", "handoff_state", "completed")
-    if p.release.since("0.17.0"):
-        p.set("", "session_key", f"key of {p.case}" if keyed else None)
+    if p.release.since("0.18.0"):
+        p.set("", "session_key", key_of(p.case) if keyed else None)
+        p.set("", "chat_id", peer(p.case)["chat_id"] if keyed else None)
     p.end("", reason, ago=4 * DAY)
     if goes_on:
         p.say("", ago=3 * DAY)
+        if noted and p.release.since("0.20.0"):
+            p.do("touch_session_activity", p.id())
 
 
 def heals_from(schema: int) -> Callable[[Release], Verdict]:
@@ -464,6 +482,12 @@ for _reason, _schema in (("agent_close", 17), ("ws_orphan_reap", 22), ("startup_
     case(WRONG, f"{_reason}, keyed", heals_from(_schema), after=REOPENED)(
         lambda p, reason=_reason: routed(p, reason, keyed=True)  # type: ignore[misc]  # bound for the loop
     )
+case(
+    WRONG,
+    "agent_close, keyed, with activity that nobody noted",
+    lambda release: NOTED if 17 <= release.schema < 26 else UNSAFE,
+    after=REOPENED,
+)(lambda p: routed(p, "agent_close", keyed=True, noted=False))
 case(WRONG, "agent_close, without a key", UNSAFE, after=REOPENED)(lambda p: routed(p, "agent_close"))
 case(WRONG, "cli_close after a handoff", heals_from(30), after=REOPENED)(
     lambda p: routed(p, "cli_close", handed_over=True, keyed=True)
@@ -510,25 +534,28 @@ def _with_branch(p: Plot) -> None:
     p.say("next")
 
 
-@case(WRONG, "another has its chat", LEFT, since="0.17.0")
+@case(WRONG, "another has its chat", LEFT, since="0.18.0")
 def _taken_over(p: Plot) -> None:
     routed(p, "tui_shutdown", keyed=True)
-    p.row("next", "telegram", ago=3.5 * DAY, session_key=f"key of {p.case}")
+    p.row("next", "telegram", ago=3.5 * DAY)
+    p.set("next", "session_key", key_of(p.case))
     p.say("next")
 
 
-@case(WRONG, "another of its chat was reset since", LEFT, since="0.17.0")
+@case(WRONG, "another of its chat was reset since", LEFT, since="0.18.0")
 def _reset_since(p: Plot) -> None:
-    p.row("before", "telegram", ago=8 * DAY, session_key=f"key of {p.case}")
+    p.row("before", "telegram", ago=8 * DAY)
     routed(p, "tui_shutdown", keyed=True)
+    p.set("before", "session_key", key_of(p.case))
     p.end("before", "session_reset", ago=2 * DAY)
 
 
-@case(WRONG, "another of its chat was there before", UNSAFE, since="0.17.0", after=REOPENED)
+@case(WRONG, "another of its chat was there before", UNSAFE, since="0.18.0", after=REOPENED)
 def _before(p: Plot) -> None:
-    p.row("before", "telegram", ago=8 * DAY, session_key=f"key of {p.case}")
+    p.row("before", "telegram", ago=8 * DAY)
     p.end("before", "session_reset", ago=7 * DAY)
     routed(p, "tui_shutdown", keyed=True)
+    p.set("before", "session_key", key_of(p.case))
 
 
 @case(WRONG, "a turn is running in it", LEFT, since="0.20.6")
