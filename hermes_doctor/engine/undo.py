@@ -50,7 +50,14 @@ _SETTINGS_RIGHT = 3
 
 
 class CannotRestoreError(Exception):
-    """A transaction that cannot be taken back whole, and why: it is rolled back."""
+    """A transaction that cannot be taken back, and why: it is rolled back.
+
+    ``rows``: those that stand in the way, so that the others can be put back without them; none: nobody knows which.
+    """
+
+    def __init__(self, reason: str, rows: Sequence[RowChange] = ()) -> None:
+        super().__init__(reason)
+        self.rows = rows
 
 
 @dataclass
@@ -183,34 +190,51 @@ def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, sto
 
 
 def _take_back(writer: Writer, entry: Entry) -> list[Change]:
-    """Take one transaction of the run back, in one transaction."""
-    connection = writer.connection
+    """Take one transaction of the run back, in one transaction; rows that cannot be put back never stop the rest."""
     changes = list(reversed(_rows(entry)))
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        reach(Step.UNDO_BEGUN)
-        results = _restore_all(writer, entry, changes)
-        reach(Step.UNDO_RESTORED)
-        connection.execute("COMMIT")
-    except (CannotRestoreError, apsw.ConstraintError) as error:
-        connection.execute("ROLLBACK")
-        return [_change(entry, change, FAILED, str(error)) for change in changes]
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    reach(Step.UNDO_COMMITTED)
+    left: dict[int, str] = {}
+    while True:
+        try:
+            results = _try_to_take_back(writer, entry, changes, left)
+            break
+        except CannotRestoreError as error:
+            if not error.rows:
+                return [_change(entry, change, FAILED, str(error)) for change in changes]
+            left |= {changes.index(row): str(error) for row in error.rows}
     if all(result.state == RESTORED for result in results):
         writer.journal.settle(entry.number, UNDONE)
     reach(Step.UNDONE)
     return results
 
 
-def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange]) -> list[Change]:
+def _try_to_take_back(
+    writer: Writer, entry: Entry, changes: Sequence[RowChange], left: Mapping[int, str]
+) -> list[Change]:
+    """Put back what can be, but for the changes at the places ``left``; raises CannotRestoreError, rolled back."""
+    connection = writer.connection
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        reach(Step.UNDO_BEGUN)
+        results = _restore_all(writer, entry, changes, left)
+        reach(Step.UNDO_RESTORED)
+        connection.execute("COMMIT")
+    except apsw.ConstraintError as error:
+        connection.execute("ROLLBACK")
+        raise CannotRestoreError(str(error)) from error
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    reach(Step.UNDO_COMMITTED)
+    return results
+
+
+def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange], left: Mapping[int, str]) -> list[Change]:
     """Put every row back that still is as the run left it, set right what triggers moved, and check the outcome."""
     connection, shape = writer.connection, writer.view.shape
-    ours = [change for change in changes if _still_ours(connection, shape, change)]
-    before = [change for change in changes if change not in ours and _is_before(connection, shape, change)]
+    tried = [change for place, change in enumerate(changes) if place not in left]
+    ours = [change for change in tried if _still_ours(connection, shape, change)]
+    before = [change for change in tried if change not in ours and _is_before(connection, shape, change)]
     messages = [
         i for change in ours if change.table.lower() == "messages" and isinstance(i := change.key.get("id"), int)
     ]
@@ -218,18 +242,25 @@ def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange]) -> 
     with kept_in_step(connection, writer.view, _sessions_that_an_index_sees(ours)):
         # Parents first where rows come back, so that triggers that look at the session find it.
         for change in sorted(ours, key=lambda change: (change.op is not Op.DELETE, change.table.lower() != "sessions")):
-            _restore(connection, change)
+            try:
+                _restore(connection, change)
+            except apsw.ConstraintError as error:
+                raise CannotRestoreError(f"another row stands in its way ({error})", [change]) from error
         _set_right(connection, ours)
     for change in ours:
         if change.before:
             dangles = newly_dangling(connection, change.table, {**change.key, **change.before}, entry.dangling)
             if dangles is not None:
-                raise CannotRestoreError(f"what {change.table}.{dangles} refers to is gone since")
+                raise CannotRestoreError(f"what {change.table}.{dangles} refers to is gone since", [change])
     if set(check_rows(connection, shape, messages)) - wrong_before:
         raise CannotRestoreError("the search index would be left out of step")
-    return [
-        _change(entry, change, RESTORED if change in ours or change in before else CHANGED_SINCE) for change in changes
-    ]
+
+    def became(place: int, change: RowChange) -> Change:
+        if place in left:
+            return _change(entry, change, FAILED, left[place])
+        return _change(entry, change, RESTORED if change in ours or change in before else CHANGED_SINCE)
+
+    return [became(place, change) for place, change in enumerate(changes)]
 
 
 def _sessions_that_an_index_sees(changes: Iterable[RowChange]) -> list[Key]:
