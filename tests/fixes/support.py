@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import apsw
+
 from checks import CHECKS
 from fixes import FIXES
 from hermes_doctor.engine.apply import apply_store
-from hermes_doctor.engine.cure import Fix
+from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, RowMovedError
 from hermes_doctor.engine.journal import Journal, Run
 from hermes_doctor.engine.model import Check, Finding
 from hermes_doctor.engine.plan import Chosen, StoreFix
@@ -17,6 +20,10 @@ from hermes_doctor.engine.scan import ScanOptions, scan_store
 from hermes_doctor.engine.stopping import Stop
 from hermes_doctor.engine.undo import StoreUndo, undo_store
 from hermes_doctor.host.homes import StoreRef
+from hermes_doctor.store.reader import Pace, Reader
+from hermes_doctor.store.shape import read_shape
+from hermes_doctor.store.view import StoreView
+from hermes_doctor.store.writing import open_for_writing
 
 
 @dataclass(frozen=True)
@@ -80,3 +87,29 @@ class Patient:
 def outcome(change: StoreFix | StoreUndo) -> tuple[str, int, str | None]:
     """How it ended: the outcome, the exit code and the reason."""
     return change.outcome, int(change.exit_code), change.reason
+
+
+def change_meanwhile(
+    patient: Patient, fix: Fix, finding: Finding, *statements: tuple[str, tuple[str | int | float, ...]]
+) -> str | None:
+    """Run a fix on a finding after somebody has changed the store; what it raised, None where it went through.
+
+    As the engine does: in a transaction, taken back where it raises.
+    """
+    connection = open_for_writing(patient.store)
+    try:
+        shape = read_shape(connection)
+        reader = Reader(connection, Pace.FREE, encoding=shape.encoding)
+        view = StoreView(reader=reader, shape=shape, now=patient.now or time.time(), held="no", home=patient.home)
+        for statement, values in statements:
+            connection.execute(statement, values)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            fix.mend(Mending(view, connection), finding)
+        except (RowMovedError, FixRefusedError, apsw.ConstraintError) as error:
+            connection.execute("ROLLBACK")
+            return type(error).__name__
+        connection.execute("COMMIT")
+        return None
+    finally:
+        connection.close()
