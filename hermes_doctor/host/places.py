@@ -36,13 +36,14 @@ class Presence(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """What is at a path, and its name without links; ``own_repository``: it, or what is nearest above it with a
-    ``.git`` *folder*, and ``linked``: a ``.git`` that is no folder comes first, as in a linked worktree or a submodule.
+    """What is at a path, and its name without links.
+
+    ``linked``: the nearest ``.git`` at or above it is no folder, as in a linked worktree or a submodule, whose
+    repository is elsewhere.
     """
 
     presence: Presence
     path: str = ""
-    own_repository: str | None = None
     linked: bool = False
 
 
@@ -112,8 +113,7 @@ class Places:
                 here = below
             else:
                 return Place(Presence.GONE)
-        repository, linked = _repository(here)
-        return Place(Presence.FOLDER, here, repository, linked)
+        return Place(Presence.FOLDER, here, _is_linked(here))
 
 
 def _split(path: str) -> tuple[str, list[str]]:
@@ -123,18 +123,16 @@ def _split(path: str) -> tuple[str, list[str]]:
     return drive + os.sep, parts[::-1]
 
 
-def _repository(folder: str) -> tuple[str | None, bool]:
-    """Return the folder at or above this one with a ``.git`` folder, and whether a ``.git`` that is none is nearer.
+def _is_linked(folder: str) -> bool:
+    """Whether the nearest ``.git`` at or above a folder is no folder itself.
 
     The folders are known to be this host's own. Raises OSError where one cannot be seen.
     """
     while True:
         try:
-            mode = os.lstat(os.path.join(folder, ".git")).st_mode  # noqa: PTH118
+            return not stat.S_ISDIR(os.lstat(os.path.join(folder, ".git")).st_mode)  # noqa: PTH118
         except (FileNotFoundError, NotADirectoryError):
             above = os.path.dirname(folder)  # noqa: PTH120
             if above == folder:
-                return None, False
+                return False
             folder = above
-            continue
-        return (folder, False) if stat.S_ISDIR(mode) else (None, True)
