@@ -23,7 +23,7 @@ from tests.oracle.steps import sql
 from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
-SOME = pytest.mark.parametrize("release", [get("0.13.0"), get("0.18.2"), get("0.20.0"), NEWEST], ids=str)
+SOME = pytest.mark.parametrize("release", [get("0.13.0"), get("0.18.2"), NEWEST], ids=str)
 
 
 @dataclass
