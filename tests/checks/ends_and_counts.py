@@ -108,6 +108,17 @@ class Scene:
         wanted = {each.name: each.verdict(self.release) for each in self.cases if each.check == check.name}
         return {name: verdict for name, verdict in wanted.items() if verdict is not None}
 
+    def after(self, check: Check) -> dict[str, dict[str, Any]]:
+        """What all rows hold once everything of that check is mended, from what they hold now."""
+        rows = self.rows()
+        for each in self.cases:
+            if each.check == check.name and (each.verdict(self.release) or LEFT)[1] != "none":
+                assert each.after is not None, each.name
+                for column, value in each.after.items():
+                    follows = rows[f"{each.name}/next"]["started_at"] if value is CHILD_START else value
+                    rows[each.name][column] = follows
+        return rows
+
     def copy(self, folder: Path) -> Scene:
         """The same in a folder of its own, to be changed."""
         return Scene(Home(shutil.copytree(self.home.path, folder / "home")), self.release, self.now)
@@ -388,9 +399,6 @@ case(CROSSED, "compressed without an end, past the retention", UNSAFE, after=END
 case(CROSSED, "compressed without an end, going on in an empty row", LEFT)(lambda p: goes_on(p, said=False))
 case(CROSSED, "compressed without an end, continued before it began", LEFT)(
     lambda p: goes_on(p, started_at=p.now - 6 * DAY)
-)
-case(CROSSED, "compressed without an end, continued in the future", LEFT)(
-    lambda p: goes_on(p, started_at=p.now + DAY, ended_at=None, end_reason=None)
 )
 case(CROSSED, "compressed without an end, going on in a delegate", LEFT)(
     lambda p: goes_on(p, model_config=json.dumps({"_delegate_from": p.id()}))

@@ -72,6 +72,13 @@ def test_where_prune_is_known_to_be_off_an_old_one_is_safe(oracle: None, shared_
     assert copy.found(CHECK)[f"{CROSSED}: compressed without an end, past the retention"] == ("warning", "safe")
 
 
+def test_no_end_follows_from_the_future(oracle: None, shared_folder: Path) -> None:
+    home = scene(shared_folder, NEW)
+    found = findings_of(home.home.store, CHECK, home=home.home.path, now=home.now - 4.5 * DAY)
+    (one,) = (finding for finding in found if finding.key == f"{CROSSED}: compressed without an end")
+    assert (one.severity.label, str(one.fix)) == ("warning", "none")
+
+
 @pytest.mark.parametrize(
     ("started", "ended", "reason", "kinds"),
     [
