@@ -44,7 +44,8 @@ WORTH_TELLING = MEBIBYTE
 
 def _inline(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
     weight = inline_prompts(view)
-    summary = f"{weight.count:,} sessions hold {_size(weight)} of system prompts that the release would share"
+    holders = "1 session holds" if weight.count == 1 else f"{weight.count:,} sessions hold"
+    summary = f"{holders} {_size(weight)} of system prompts that the release would share"
     yield from _finding("sessions", keys, weight, summary, {"column": "system_prompt", "distinct": weight.distinct})
 
 

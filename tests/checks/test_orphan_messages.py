@@ -19,7 +19,7 @@ from tests.checks.orphan_cases import NOW, SAID, Case, chat, lost, plant, said_t
 from tests.checks.support import findings_of
 from tests.oracle.home import Home
 from tests.oracle.releases import CHAINS, NEWEST, Release, get
-from tests.oracle.steps import sql
+from tests.oracle.steps import open_store, sql
 from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
@@ -146,11 +146,13 @@ def test_many_sessions_are_no_lost_table(home: Home, monkeypatch: pytest.MonkeyP
 def test_without_a_table_of_sessions_it_says_what_to_do(home: Home) -> None:
     home.run(NEWEST, chat("gone"))
     connection = apsw.Connection(str(home.store))
-    connection.execute("PRAGMA foreign_keys=OFF; DROP VIEW IF EXISTS messages_fts_trigram_src; DROP TABLE sessions")
+    connection.execute("PRAGMA foreign_keys=OFF; DROP TABLE sessions")
     connection.close()
     (found,) = findings_of(home.store, CHECK, now=NOW)
     assert found.fix is Safety.NONE
     assert found.refusal == "there is no table of sessions: start hermes once, which makes one"
+    home.run(NEWEST, [open_store()])
+    assert [f.fix for f in findings_of(home.store, CHECK, now=NOW)] == [Safety.SAFE]
 
 
 @pytest.mark.parametrize("jump", [2, 3])

@@ -84,6 +84,8 @@ def test_less_than_a_mebibyte_is_nothing_to_tell(home: Home) -> None:
     assert told(home) == {}
     change(home.store, "UPDATE sessions SET system_prompt = ?", "x" * MEBIBYTE)
     assert told(home) == {"sessions": (1, MEBIBYTE, 1)}
+    (finding,) = findings_of(home.store, CHECK, home=home.path)
+    assert finding.summary == "1 session holds 1.0 MiB of system prompts that the release would share"
 
 
 def test_too_much_is_not_read_to_tell_how_many_are_different(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
