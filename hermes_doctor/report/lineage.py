@@ -144,7 +144,7 @@ class _Drawing:
         marks = ["resumed here"] if node.id == self._tree.resumes else []
         marks += ["asked for"] if node.id == self._tree.asked else []
         text = f"{_name(node.id)}  " + " · ".join(fact for fact in facts if fact)
-        text += f"  ← {', '.join(marks)}" if marks else ""
+        text += f"  ← {', '.join(marks)}".replace(" ", _GLUE).replace(_GLUE, " ", 2) if marks else ""
         following = self._next(node)
         goes_on = piece.chained or any(child is not following for child in node.children)
         hanging = piece.below + ("│   " if goes_on else "    ")
