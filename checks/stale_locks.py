@@ -15,10 +15,11 @@ How it decides
 A lock is stale if its end (`expires_at`) is past, and either its holder is proven dead or the end
 is a day past. Proven dead means: the holder gives a process number and its pid namespace, the
 namespace is the one that the doctor runs in, and no process has that number. A holder without a
-namespace (before 0.22.2), of another namespace (a container), or of a store that stands alone is
-judged by the day only. An end in the future is never touched, and neither is one that cannot be a
-time: text, 0, before 2020, beyond 2103. A backend is noted after 12 hours without a beat, unless a
-process of that number lives on this host: one whose refresh is switched off beats once.
+namespace (before 0.22.2), of another namespace (a container), or of a store that stands alone or
+on a network's disk is judged by the day only. An end in the future is never touched, and neither
+is one that cannot be a time: text, 0, before 2020, beyond 2103. A backend is noted after 12 hours
+without a beat, unless a process of that number lives on this host: one whose refresh is switched
+off beats once.
 
 Fix
 The row of the lock or lease is deleted, if it still ends when it did. Heartbeats are left to

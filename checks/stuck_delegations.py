@@ -14,11 +14,11 @@ takes it for lost and tells the chat so once more.
 
 How it decides
 Nobody may have the store open. Gone is an owner whose process is not on this host, or began at
-another time than noted, while the row has been still for 5 minutes. In a store that stands alone,
-and where no owner is noted, it takes a day. Age counts from the newest of the row's times; a time
-that cannot be makes it unknown, and then there is no finding. Only states that releases know as
-ends count as ends. Delivered rows are over-age after 7 days, hermes's own retention. Dropped ones
-are kept for reading and are no fault.
+another time than noted, while the row has been still for 5 minutes. In a store that stands alone
+or on a network's disk, and where no owner is noted, it takes a day. Age counts from the newest of
+the row's times; a time that cannot be makes it unknown, and then there is no finding. Only states
+that releases know as ends count as ends. Delivered rows are over-age after 7 days, hermes's own
+retention. Dropped ones are kept for reading and are no fault.
 
 Fix
 A delivered row past the retention is deleted, as hermes does at its next delegation. Nothing else:

@@ -119,6 +119,14 @@ def take_lease(path: Path) -> Lease | LeaseRefusal:
     return LeaseRefusal.HELD if answer == [b"held"] else LeaseRefusal.UNAVAILABLE
 
 
+def on_local_disk(path: Path) -> bool:
+    """Whether the path is on a file system that this machine alone writes; False also where that cannot be told."""
+    try:
+        return file_system_of(path.resolve()) in _LOCAL
+    except (OSError, RuntimeError):
+        return False
+
+
 def file_system_of(path: Path, mounts: str | None = None) -> str | None:
     """Return the type of the file system that an absolute path lies on, from ``/proc/self/mountinfo``'s text.
 

@@ -1,13 +1,15 @@
 """Whether the process that a row names is gone: the holder of a lock, the owner of a delegation, a backend.
 
 A process number means something only on the host, and in the pid namespace, that gave it. A store that stands alone
-may be a copy from anywhere: then nothing is proven. A number that is in use again reads as alive.
+may be a copy from anywhere, and one on a network's disk may be used by another host: then nothing is proven. A number
+that is in use again reads as alive.
 """
 
 from __future__ import annotations
 
 import re
 
+from hermes_doctor.host.lease import on_local_disk
 from hermes_doctor.host.processes import host_name, pid_namespace, process_began_at, process_exists
 from hermes_doctor.store.cells import Cell
 from hermes_doctor.store.view import StoreView
@@ -22,7 +24,7 @@ def holder_is_dead(view: StoreView, holder: Cell) -> bool:
 
     Only a holder that says its pid namespace, and which is ours, can be proven so; others are told by age alone.
     """
-    if view.home is None or not isinstance(holder, str):
+    if not isinstance(holder, str) or not view.once(_of_this_host):
         return False
     pid, namespace = _PID.search(holder), _NAMESPACE.search(holder)
     if pid is None or namespace is None or namespace.group(1) != pid_namespace():
@@ -35,7 +37,7 @@ def owner_lives(view: StoreView, pid: Cell, began: Cell) -> bool | None:
 
     Delegations do not say their pid namespace: False is good only where nobody has the store open either.
     """
-    if view.home is None or not isinstance(pid, int) or pid <= 0:
+    if not isinstance(pid, int) or pid <= 0 or not view.once(_of_this_host):
         return None
     return process_began_at(pid, began) if isinstance(began, int) else process_exists(pid)
 
@@ -46,3 +48,8 @@ def backend_may_live(view: StoreView, host: Cell, pid: Cell) -> bool:
     One whose refresh is switched off beats once and never again (0.21.5 on).
     """
     return view.home is not None and isinstance(pid, int) and host == host_name() and process_exists(pid)
+
+
+def _of_this_host(view: StoreView) -> bool:
+    """Whether only processes of this host can have written the store's rows, as far as can be told."""
+    return view.home is not None and on_local_disk(view.home)

@@ -131,6 +131,7 @@ WRONG: dict[str, Patch] = {
     "an hour is enough": _patch("checks.stale_locks.DAY", 1800.0),
     "any namespace": _patch("hermes_doctor.store.owners.pid_namespace", lambda: "1"),
     "a holder of any namespace, or none, is looked for": _patch("checks.stale_locks.holder_is_dead", _any_namespace),
+    "no disk is this host's": _patch("hermes_doctor.store.owners.on_local_disk", lambda path: False),
     "every process lives": _patch("hermes_doctor.store.owners.process_exists", lambda pid: True),
     "no process lives": _patch("hermes_doctor.store.owners.process_exists", lambda pid: False),
     "a time is a time": _patch("checks.stale_locks.EARLIEST", 0.0),

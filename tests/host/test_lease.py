@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_doctor.host.lease import Lease, LeaseRefusal, file_system_of, take_lease
+from hermes_doctor.host.lease import Lease, LeaseRefusal, file_system_of, on_local_disk, take_lease
 from tests.host.evidence import no_trace_in, run_python
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="leases are Linux's")
@@ -153,6 +153,15 @@ def test_the_file_system_is_that_of_the_innermost_mount(path: str, expected: str
 
 def test_the_file_system_of_this_machine() -> None:
     assert file_system_of(Path("/proc/self/status")) == "proc"
+
+
+def test_only_a_disk_that_this_machine_alone_writes_is_local(file: Path) -> None:
+    link = file.with_name("link")
+    link.symlink_to("/proc/self/status")
+    loop = file.with_name("loop")
+    loop.symlink_to(loop)
+    assert on_local_disk(file)
+    assert not any(on_local_disk(path) for path in (link, loop, Path("/proc/self/status")))
 
 
 def test_it_costs_little(file: Path) -> None:
