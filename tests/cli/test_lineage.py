@@ -14,9 +14,10 @@ from tests.oracle.home import Home
 from tests.oracle.steps import call
 
 
-@pytest.fixture
-def chat(home: Home) -> Path:
+@pytest.fixture(scope="module")
+def template(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a chat that goes on in a second row, whose words and titles are private."""
+    home = Home(tmp_path_factory.mktemp("chat") / "home")
     home.run(
         "0.22.2",
         [
@@ -33,6 +34,12 @@ def chat(home: Home) -> Path:
         ],
     )
     return home.path
+
+
+@pytest.fixture
+def chat(template: Path, tmp_path: Path) -> Path:
+    """A copy of that home."""
+    return Path(shutil.copytree(template, tmp_path / "home"))
 
 
 def test_it_is_drawn_and_nothing_is_left_behind(tmp_path: Path, chat: Path) -> None:
