@@ -101,7 +101,8 @@ def _end_where_it_goes_on(mending: Mending, session: str) -> None:
 
 def _row(shape: Shape) -> dict[str, str]:
     """Return the columns of a rebuilt row, each as SQL over the session's messages."""
-    active = f"{shape.column('messages', 'active', absent='1')} IS 1"
+    # Where it is NULL the release makes it 1 when it opens the store (0.18.2 on).
+    active = f"coalesce({shape.column('messages', 'active', absent='1')}, 1) = 1"
     calls = _CALLS.format(cell=shape.column("messages", "tool_calls"))
     return {
         "id": ":session",
@@ -125,4 +126,6 @@ def _title(session: str) -> str | None:
     return title if title.isprintable() and len(title) <= _LONGEST_TITLE else None
 
 
-FIX = Fix(check="orphan-messages", phase=Phase.RESTORE, uses_clock=False, page=__doc__ or "", mend=_mend)
+FIX = Fix(
+    check="orphan-messages", phase=Phase.RESTORE, uses_clock=False, page=__doc__ or "", mend=_mend, reindexes=True
+)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from checks import lineage_gaps, orphan_messages
+from checks import counter_drift, lineage_gaps, orphan_messages
 from checks.orphan_messages import CHECK
 from fixes import lineage_gaps as detach
 from fixes import orphan_messages as rebuild
@@ -117,6 +117,7 @@ def test_every_session_is_rebuilt_listed_and_replayed_and_taken_back(
     # A second run has nothing to do.
     assert patient.mend(checks=[CHECK], fixes=[FIX]).count("applied") == 0
     assert {finding.fix for finding in patient.findings([CHECK])} == {Safety.NONE}
+    assert sick.mendable.isdisjoint(str(finding.session) for finding in patient.findings([counter_drift.CHECK]))
 
     copy = Home(tmp_path / "copy")
     shutil.copytree(home.path, copy.path, dirs_exist_ok=True)
