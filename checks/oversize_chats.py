@@ -6,9 +6,9 @@ Conversations of more messages than `sessions.max_resume_messages` allows, and s
 
 Why it matters
 0.20.6 and newer count first, and load nothing when there are too many: the chat cannot be opened
-any more, although nothing is wrong with it. The command line, the terminal's screen and the desktop
-refuse the whole conversation; a single question (`hermes -z`) and, from 0.21.5 on, screens that
-load the older part page by page refuse only where the last session alone is too long.
+any more, although nothing is wrong with it. The command line and the screens count the whole
+conversation. From 0.21.5 on a single question (`hermes -z`), and screens that load what is older
+page by page, look only at the last session.
 
 How it decides
 By rows, counted as the store's release counts them. Resuming goes to the end of a chain, so that is
