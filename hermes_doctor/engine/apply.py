@@ -30,11 +30,15 @@ from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
 from hermes_doctor.host.room import free_bytes
+from hermes_doctor.store.cells import quote
+from hermes_doctor.store.search_index import match_trigrams
 
 #: A run comes to rest in at most this many rounds over the phases: one phase's cure can show the next one's fault.
 _ROUNDS = 3
 #: Seconds between two looks whether somebody else has opened the store meanwhile.
 _LOOK_EVERY = 1.0
+#: Bytes from which on a row has a transaction of its own: the write lock is held for as long as it takes to copy.
+_LARGE_ROW = 1 << 20
 
 
 def apply_store(
@@ -111,20 +115,26 @@ class _Run:
         self.stop = stop
         self.progress = progress
         self.pacing = Pacing()
-        self.looked_at = time.monotonic()
+        self.looked_at = float("-inf")
         #: What became of each finding, by check and row: a later round's word replaces an earlier one's.
         self.became: dict[tuple[str, object], Change] = {(c.check, c.row): c for c in fix.changes}
+        #: Rows that this run has tried in vain.
+        self.in_vain: set[tuple[str, object]] = set()
 
     def work(self, folder: Path, backup: BackupMode) -> None:
         """Settle what an earlier stop left, back up, mend, and look again."""
         path = self.fix.ref.path
-        if will_back_up(path.stat().st_size, free_bytes(folder), backup):
+        bundle = self.fix.scan.bundle
+        size = path.stat().st_size + ((bundle.wal_bytes or 0) if bundle else 0)
+        if will_back_up(size, free_bytes(folder), backup):
             self.fix.backup = make_backup(path, folder, self._backing_up)
             reach(Step.BACKED_UP)
         self.fix.journal = self.journal.path
         try:
             with open_writer(self.fix.scan, self.journal, self.options) as writer:
                 settle_pending(writer)
+                if any(self.chosen.fixes[c.check].reindexes for c in self.fix.changes if c.state == PLANNED):
+                    match_trigrams(writer.connection, writer.view.shape)
                 writer.run = self.journal.start_run(
                     path, writer.identity(), self.fix.scan.schema_version, self.fix.backup
                 )
@@ -162,20 +172,25 @@ class _Run:
             by_name = {check.name: check for check in checks}
             waiting: list[Finding] = []
             for finding in found:
-                if waiting and (waiting[0].check != finding.check or len(waiting) >= self.pacing.next_size()):
+                alone = _is_large(writer, finding)
+                full = len(waiting) >= self.pacing.next_size()
+                if waiting and (waiting[0].check != finding.check or full or alone):
                     mended += self._mend(writer, by_name[waiting[0].check], waiting)
                     waiting = []
                 if self.stop:
                     return mended
                 waiting.append(finding)
+                if alone:
+                    mended += self._mend(writer, by_name[finding.check], waiting)
+                    waiting = []
             if waiting:
                 mended += self._mend(writer, by_name[waiting[0].check], waiting)
         return mended
 
     def _given_up(self, finding: Finding) -> bool:
-        """Whether this run has tried the row already, or was told not to."""
-        change = self.became.get((finding.check, finding.row))
-        return change is not None and change.state in (REFUSED, FAILED)
+        """Whether this run has tried the row in vain, or must not try it because the clock is in doubt."""
+        doubted = self.fix.clock_doubt is not None and self.chosen.fixes[finding.check].uses_clock
+        return doubted or (finding.check, finding.row) in self.in_vain
 
     def _mend(self, writer: Writer, check: Check, findings: Sequence[Finding]) -> int:
         """Mend a few rows in one transaction; where that cannot be recorded whole, each in one of its own."""
@@ -194,6 +209,8 @@ class _Run:
         self.fix.transactions += 1
         for change in changes:
             self.became[change.check, change.row] = change
+            if change.state in (REFUSED, FAILED):
+                self.in_vain.add((change.check, change.row))
         self.pacing.rest()
         return sum(change.state == DONE for change in changes)
 
@@ -240,6 +257,18 @@ class _Run:
         # Forgetting needs room for a while: where there is none, the next run does it.
         with suppress(OSError, sqlite3.Error):
             forget_old_runs(self.journal, time.time(), spare=fix.run)
+
+
+def _is_large(writer: Writer, finding: Finding) -> bool:
+    """Whether a row is so large that its transaction should have no other."""
+    table = writer.view.shape.tables.get(finding.table.lower())
+    if table is None or len(table.primary_key) != 1 or isinstance(finding.key, tuple):
+        return False
+    # octet_length() reads the row's header, not the cell.
+    size = " + ".join(f"coalesce(octet_length({quote(column.name)}), 0)" for column in table.columns.values())
+    sql = f"SELECT {size} FROM {quote(table.name)} WHERE {quote(table.primary_key[0])} IS ?"
+    row = writer.connection.execute(sql, (finding.key,)).fetchone()
+    return row is not None and isinstance(row[0], int) and row[0] > _LARGE_ROW
 
 
 def _until_stopped(stop: Stop, progress: Progress | None) -> Progress:

@@ -111,7 +111,8 @@ class StoreFix:
     """What a plan, or the work of it, came to on one store.
 
     ``left``: findings that what was chosen could still mend. ``still_found``: all that the last look found, whatever
-    could be done about it. ``backup_forecast`` and ``prune_forecast`` are None where nothing would be changed.
+    could be done about it. ``clock_doubt``: why nothing was done that goes by the clock. ``backup_forecast`` and
+    ``prune_forecast`` are None where nothing would be changed.
     """
 
     ref: StoreRef
@@ -120,6 +121,7 @@ class StoreFix:
     run: str | None = None
     would_be_refused: str | None = None
     reason: str | None = None
+    clock_doubt: str | None = None
     backup: Path | None = None
     backup_forecast: BackupForecast | None = None
     prune_forecast: PruneForecast | None = None
@@ -166,7 +168,7 @@ def plan_store(
         failed = (result.reason for result in scan.checks if result.status == "failed")
         fix.fail(scan.reason or next(failed, None) or "the store could not be scanned", code)
         return fix
-    doubt = clock_doubt(scan, last_run_at(ref.path))
+    doubt = fix.clock_doubt = clock_doubt(scan, last_run_at(ref.path))
     fix.changes = [
         change for finding in scan.findings if (change := planned_change(finding, chosen, doubt)) is not None
     ]
