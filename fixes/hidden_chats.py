@@ -29,4 +29,4 @@ def _mend(mending: Mending, finding: Finding) -> None:
         raise FixRefusedError(f"the search index cannot be kept in step on this machine ({error})") from error
 
 
-FIX = Fix(check="hidden-chats", phase=Phase.LINEAGE, uses_clock=False, page=__doc__ or "", mend=_mend)
+FIX = Fix(check="hidden-chats", phase=Phase.LINEAGE, uses_clock=False, page=__doc__ or "", mend=_mend, reindexes=True)

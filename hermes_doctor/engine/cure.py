@@ -87,7 +87,8 @@ class Fix:
 
     ``mend`` gets the finding as found anew in the transaction and changes just that row and what hangs on it.
     ``uses_clock``: it stamps the present time or judges by age, so it is refused where the clock is off.
-    ``page``: the module's docstring, shown beside the check's own page.
+    ``reindexes``: it moves messages in or out of the search index itself, so that the connection has to cut texts as
+    hermes's does. ``page``: the module's docstring, shown beside the check's own page.
     """
 
     check: str
@@ -95,3 +96,4 @@ class Fix:
     uses_clock: bool
     page: str
     mend: Callable[[Mending, Finding], None]
+    reindexes: bool = False

@@ -39,7 +39,7 @@ from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
 from hermes_doctor.store.cells import Cell, Key, quote
-from hermes_doctor.store.search_index import check_rows, kept_in_step
+from hermes_doctor.store.search_index import check_rows, kept_in_step, match_trigrams
 from hermes_doctor.store.shape import Shape
 
 #: The states of one row's restoration, as reports show them.
@@ -166,6 +166,7 @@ def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, sto
         # What a repair took away may have dangled; each row's references are looked at one by one instead.
         writer.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
         settle_pending(writer)
+        match_trigrams(writer.connection, writer.view.shape)
         for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN]):
             others = writer.others()
             if others:
