@@ -50,14 +50,15 @@ def make_store(folder: Path, release: str, messages: int, *, faults: float = 0.0
             started = time.time() - chance.uniform(1, 80) * 86400
             zombie = chance.random() < faults
             connection.execute(
-                "INSERT INTO sessions (id, source, model, started_at, ended_at, end_reason, message_count)"
-                " VALUES (?, 'cli', 'model', ?, ?, ?, ?)",
+                "INSERT INTO sessions (id, source, model, started_at, ended_at, end_reason, message_count,"
+                " tool_call_count) VALUES (?, 'cli', 'model', ?, ?, ?, ?, ?)",
                 (
                     f"s{session:07}",
                     started,
                     None if zombie else started + count * 20,
                     None if zombie else "cli_close",
                     count,
+                    (count + 2) // 4,
                 ),
             )
             connection.executemany(

@@ -109,7 +109,8 @@ def _missing(
 
 
 def _stub(parent: str = "p", **more: Any) -> Session:
-    return Session("stub", parent, **({"said": "", "started": 3 * DAY} | more))
+    cells: dict[str, Any] = {"said": "", "started": 3 * DAY} | more
+    return Session("stub", parent, **cells)
 
 
 LIVE_LEASE = lock("@root", 200.0, "session_turn_leases", "conversation_id")
@@ -448,7 +449,7 @@ def _steps(case: Case, release: Release, now: float) -> list[Step]:
             role = {"u": "user", "a": "assistant", "x": "user"}[who]
             messages.append([case.id(row.name), role, f"{case.name} {n}", said + n / 10, int(who != "x")])
     steps = [_insert("sessions", columns, rows) for columns, rows in sessions.items()]
-    columns = ("session_id", "role", "content", "timestamp", "active")
+    columns: tuple[str, ...] = ("session_id", "role", "content", "timestamp", "active")
     if not release.since("0.16.0"):
         columns, messages = columns[:-1], [row[:-1] for row in messages]
     steps.append(_insert("messages", columns, messages))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hermes_doctor.host.homes import StoreRef
-
 from hermes_doctor.engine.model import Check, Finding
 from hermes_doctor.engine.scan import ScanOptions, scan_store
+from hermes_doctor.host.homes import StoreRef
 
 
 def findings_of(

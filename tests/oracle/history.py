@@ -97,8 +97,8 @@ def live(home: Home, release: Release | str, *, stage: int = 0, owner_pid: int |
 
     Open: ``routed`` (the chat after /new, idle for ten days), ``fork`` (an API fork), ``fresh`` (no message
     yet), ``mid-turn`` (an unanswered tool call), ``chain-live`` under ``chain-live-root`` (a compression tip
-    in use), ``handoff`` (asked for, and given up), ``api`` and ``acp`` (idle for two days), ``tui`` (idle for two hours),
-    ``compressing`` (under its lock, 0.16+), ``delegating`` (with a running delegation, 0.19+), ``pinned``
+    in use), ``handoff`` (asked for, and given up), ``api`` and ``acp`` (idle for two days), ``tui`` (idle for two
+    hours), ``compressing`` (under its lock, 0.16+), ``delegating`` (with a running delegation, 0.19+), ``pinned``
     (0.20+), ``turn`` under ``turn-root`` (a running turn, the lease is the root's, 0.20.6+).
 
     ``owner_pid`` is the living process that holders and owners name; by default the test process. ``stage``

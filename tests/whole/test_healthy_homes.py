@@ -22,7 +22,12 @@ def test_a_healthy_home_is_silent(lived_in: LivedIn, life: tuple[str, ...], wal:
     before = fingerprint(home.path)
     (database,) = scan(home.path, codes=(0,))
     assert [f for f in database["findings"] if f["severity"] != "info"] == []
-    assert {check["status"] for check in database["checks"]} == {"ran"}
+    assert [check for check in database["checks"] if check["status"] == "failed"] == []
+    # Old stores lack the tables of a few checks, of no more.
+    assert {check["check"] for check in database["checks"] if check["status"] == "skipped"} <= {
+        "stale-locks",
+        "stuck-delegations",
+    }
     assert database["condition"] == "readable"
     assert database["held"] == "no"
     assert database["consistent"] is True
