@@ -13,6 +13,7 @@ from hermes_doctor.engine.model import RelationRule
 from hermes_doctor.store import counters
 from hermes_doctor.store.cells import Cell
 from hermes_doctor.store.counters import Explained, calls_in
+from hermes_doctor.store.reader import Pace
 from hermes_doctor.store.shape import Shape
 from tests.checks.ends_and_counts import DRIFT, SHOWN, scene
 from tests.checks.support import findings_of
@@ -83,6 +84,16 @@ def test_it_warns_of_the_deletion_that_the_release_would_do(
     deleted = name not in copy.rows()
     assert deleted == (release is OLD)
     assert warned == ({name} if deleted else set())
+
+
+def test_in_slices_it_says_the_same(oracle: None, shared_folder: Path) -> None:
+    home = scene(shared_folder, NEW)
+    assert isinstance(CHECK.rule, RelationRule)
+    with view_of(home.home.store, home=home.home.path, now=home.now) as view:
+        everything = list(CHECK.rule.find(view, None))
+        view.reader.finish()
+        view.reader.pace = Pace.SLICED
+        assert list(CHECK.rule.find(view, None)) == everything
 
 
 @pytest.mark.parametrize(("ago", "spared"), [(4 * 60, True), (6 * 60, False)])
