@@ -46,8 +46,8 @@ from hermes_doctor.store.view import StoreView
 NAME = "hidden-chats"
 
 _MAY_BE_A_RUN = (
-    "a single message may be a delegate's task: read it with hermes --resume and its id, and give it a title there if"
-    " it is a chat"
+    "a single message may be a delegate's task: read it with hermes --resume and its id; if it is a chat, give it a"
+    " title with hermes sessions rename, then type doctor fix again"
 )
 
 
