@@ -44,7 +44,10 @@ class LazyGroup(click.Group):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return " Did you mean …?" for the known words that look alike, else the list of all of them."""
     names = list(known)
-    close = difflib.get_close_matches(word.lower().replace("_", "-"), names, n=3, cutoff=0.5)
+    spelled = word.lower().replace("_", "-")
+    # One that is nearly the same is the one; else those that look somewhat alike.
+    close = difflib.get_close_matches(spelled, names, n=1, cutoff=0.85)
+    close = close or difflib.get_close_matches(spelled, names, n=3, cutoff=0.5)
     if close:
         return f" Did you mean {' or '.join(close)}?"
     return f" Known: {', '.join(names)}." if names else ""

@@ -379,8 +379,9 @@ def test_a_check_that_fails_leaves_the_others_their_findings(damaged: Path, monk
     result = CliRunner().invoke(app, ["scan", str(damaged), "--json"])
     [database] = valid(result.stdout, "scan")["databases"]
     assert result.exit_code == 3
-    assert {check["check"]: check["status"] for check in database["checks"]}["defective"] == "failed"
-    assert {check["status"] for check in database["checks"]} == {"ran", "failed"}
+    statuses = {check["check"]: check["status"] for check in database["checks"]}
+    assert [name for name, status in statuses.items() if status == "failed"] == ["defective"]
+    assert statuses["open-zombies"] == "ran"
     assert database["findings"]
 
 
