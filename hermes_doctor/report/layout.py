@@ -118,7 +118,12 @@ def holding(scan: StoreScan) -> str:
 
 
 def row_name(table_name: str, key: Key, session: Key = None) -> str:
-    """Return what a row is called: a session by its id, any other row by its kind, its key and its session."""
+    """Return what a row is called: a session by its id, any other row by its kind, its key and its session.
+
+    A finding without a key is about its table as a whole.
+    """
+    if key is None:
+        return f"table {table_name}"
     where = key_text(key)
     if table_name == "sessions":
         return where

@@ -33,7 +33,6 @@ CALLS = "tool_call_count"
 _AT_ONCE = 500
 
 #: An index of all messages that begins with the session, in whatever spelling.
-_BY_SESSION = re.compile(r'\bON\s+["`\[]?messages["`\]]?\s*\(\s*["`\[]?session_id\b(?!.*\bWHERE\b)', re.I | re.S)
 #: The releases' own index of the rows with calls (0.20.0 on), by name and by the condition that a query must repeat.
 _CALLS_INDEX = "idx_messages_assistant_calls_by_session"
 _CALLS_CONDITION = re.compile(r"\(session_id\)whererole='assistant'andtool_callsisnotnull$")
@@ -78,7 +77,7 @@ def drifts(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Drift
     counters = [column for column in (MESSAGES, CALLS) if shape.has("sessions", "id", column)]
     if CALLS in counters and not shape.has("messages", "tool_calls"):
         counters.remove(CALLS)
-    if not counters or not _is_indexed(shape):
+    if not counters or not shape.messages_by_session:
         return
     asked = _disagreeing(view, counters) if keys is None else [key for key in keys if key is not None]
     columns = ", ".join(shape.column("sessions", column) for column in ("id", *counters))
@@ -92,10 +91,6 @@ def drifts(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Drift
                 found = tuple(_miscounts(view, session, dict(zip(counters, holds, strict=True))))
                 if found:
                     yield Drift(session, found, put_away not in (None, 0))
-
-
-def _is_indexed(shape: Shape) -> bool:
-    return shape.has("messages", "session_id") and any(_BY_SESSION.search(sql) for sql in shape.indexes.values())
 
 
 def _busy(view: StoreView, sessions: Sequence[Key]) -> set[Key]:

@@ -150,7 +150,7 @@ def _missing_parent(view: StoreView, row: _Row) -> Fault | None:
 def _can_be_rebuilt(view: StoreView, parent: Key) -> str | None:
     """Say what is left of a session that has no row; None where nothing is."""
     if _has(view, parent):
-        return "messages of the missing parent are still here, so it can be rebuilt: hermes sessions recover"
+        return "messages of the missing parent are still here, so it can be rebuilt: doctor fix --check orphan-messages"
     among, cells = in_keys("session_id", [parent])
     if view.shape.has("session_model_usage", "session_id") and view.rows(
         f"SELECT 1 FROM session_model_usage WHERE {among} LIMIT 1", cells

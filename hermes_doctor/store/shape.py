@@ -22,6 +22,9 @@ KNOWN_SCHEMA = 31
 _SHADOW_SUFFIXES = ("_data", "_idx", "_content", "_docsize", "_config")
 _ROWID_NAMES = ("rowid", "_rowid_", "oid")
 
+#: The statement of an index of all messages that begins with the session.
+_BY_SESSION = re.compile(r'\bON\s+["`\[]?messages["`\]]?\s*\(\s*["`\[]?session_id\b(?!.*\bWHERE\b)', re.I | re.S)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -84,6 +87,11 @@ class Shape:
             return absent
         name = quote(self.tables[table.lower()].columns[column.lower()].name)
         return f"{alias}.{name}" if alias else name
+
+    @cached_property
+    def messages_by_session(self) -> bool:
+        """Whether an index over all messages leads from a session to its own (every release makes one)."""
+        return self.has("messages", "session_id") and any(_BY_SESSION.search(sql) for sql in self.indexes.values())
 
     @cached_property
     def version(self) -> int:

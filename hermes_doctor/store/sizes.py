@@ -10,7 +10,6 @@ Cheap where nothing is large: one pass over sessions, each with a bounded count 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,6 @@ DEFAULT_LIMIT = 20_000
 LIMITED, _WITH_COMPACTED, _EXPORTS_ALL = 26, 30, 31
 
 #: An index of all messages that begins with the session, in whatever spelling.
-_BY_SESSION = re.compile(r'\bON\s+["`\[]?messages["`\]]?\s*\(\s*["`\[]?session_id\b(?!.*\bWHERE\b)', re.I | re.S)
 
 #: Edges to a parent whose messages are not this conversation's, whatever a release would add up.
 _RUNS = (Edge.TOOL, Edge.DELEGATE, Edge.SUBAGENT)
@@ -104,7 +102,7 @@ def _suspects(view: StoreView, limit: int) -> Iterator[Key]:
     """Give the sessions whose rows, all of them, and those of the rows above come to more than the limit."""
     messages = view.shape.tables["messages"]
     # Without an index each count would read all messages; every release makes it anew when it opens the store.
-    if not any(_BY_SESSION.search(index) for index in view.shape.indexes.values()):
+    if not view.shape.messages_by_session:
         return
     if messages.rowid is not None:
         low, high = (view.reader.value(f"SELECT {end}({messages.rowid}) FROM messages") for end in ("min", "max"))
