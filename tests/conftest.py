@@ -91,6 +91,11 @@ def lived_in(oracle: None, shared_folder: Path, tmp_path: Path) -> LivedIn:
     return LivedIn(shared_folder / "lived-in", tmp_path)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the tests that mostly wait, so that others fill the time."""
+    items.sort(key=lambda item: "test_living_hermes" not in item.nodeid)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says how many tests did not run for want of the real releases."""
     skipped = [report for report in terminalreporter.stats.get("skipped", ()) if NOT_RUN in str(report.longrepr)]

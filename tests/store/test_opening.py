@@ -306,7 +306,9 @@ def test_a_writer_that_comes_and_goes_is_never_in_the_way(home: Home, release: s
                     if not store.moved():
                         views += 1
                         assert difference == 0
-                        assert store.trace == []
+                        # A log that vanishes in the very moment of opening comes back empty. It is named, and the
+                        # writer's next closing takes it away.
+                        assert set(store.trace) <= {"state.db-wal (0 bytes)"}
         finally:
             writer.kill()
             waits = [float(line) for line in writer.stdout.read().split()]

@@ -274,7 +274,8 @@ def test_a_hermes_that_comes_midway_stops_the_work(sick: Home, state: dict[str, 
         assert (code, said["outcome"]) == (7, "stopped"), said["reason"]
         assert f"(pid {hermes.pid}) opened the store meanwhile" in said["reason"]
         assert max(waits) < 1.0, waits
-    assert 0 < said["fixed"] < 1500
+    assert said["fixed"] > 0
+    assert said["mendable"] > 0
     turns = [message["content"] for message in sick.conversation(version, "guest")]
     assert turns == [f"turn {n}" for n in range(len(waits))]
     assert agreement(sick) == []
