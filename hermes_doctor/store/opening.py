@@ -47,6 +47,7 @@ from hermes_doctor.host.bundle import (
 from hermes_doctor.host.holders import Holding, find_holding
 from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
 from hermes_doctor.host.upstream import for_damage, printable
+from hermes_doctor.store.cells import CODECS
 from hermes_doctor.store.reader import Pace
 
 #: The newest schema version whose rules are known (0.22.2).
@@ -454,7 +455,8 @@ def _read_schema(connection: apsw.Connection, bundle: Bundle, *, hermes_only: bo
 
     Raises StoreProblem for a database that is not hermes's, unless any will do.
     """
-    columns = {table: _columns(connection, table) for table in ("sessions", "messages", "schema_version")}
+    codec = CODECS.get(str(connection.pragma("encoding")), "utf-8")
+    columns = {table: _columns(connection, table, codec) for table in ("sessions", "messages", "schema_version")}
     if hermes_only and not any(core <= columns[table] for table, core in _CORE.items()):
         raise StoreProblem(
             Condition.NOT_HERMES,
@@ -467,14 +469,14 @@ def _read_schema(connection: apsw.Connection, bundle: Bundle, *, hermes_only: bo
     return version if isinstance(version, int) else None
 
 
-def _columns(connection: apsw.Connection, table: str) -> set[str]:
-    """Return the names of a table's columns, as bytes of them that are no text cannot match any name of ours."""
+def _columns(connection: apsw.Connection, table: str, codec: str) -> set[str]:
+    """Return the names of a table's columns; asked for as bytes, since a name that is no text must not end it."""
     rows = connection.execute(
         "SELECT CAST(lower(c.name) AS BLOB) FROM sqlite_schema AS t, pragma_table_info(t.name) AS c"
         " WHERE t.type = 'table' AND lower(t.name) = ?",
         (table,),
     )
-    return {bytes(name).decode("utf-8", "replace") for (name,) in rows}
+    return {bytes(name).decode(codec, "replace") for (name,) in rows}
 
 
 def _sidecars_changed(request: _Request) -> bool:

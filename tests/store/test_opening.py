@@ -642,6 +642,17 @@ def test_the_schema_version(home: Home, statement: str, version: int | None, con
         assert (store.schema_version, store.condition) == (version, condition)
 
 
+@pytest.mark.parametrize("encoding", ["UTF-16le", "UTF-16be"])
+def test_a_store_of_another_encoding_is_hermes_all_the_same(home: Home, encoding: str) -> None:
+    with contextlib.closing(apsw.Connection(str(home.store))) as connection:
+        connection.execute(f"PRAGMA encoding = '{encoding}'; CREATE TABLE kept_by_sqlite(x)")
+    home.run(NEWEST, TALK)
+    with no_trace_in(home.path), open_without_trace(home.store) as store:
+        assert store.connection.pragma("encoding") == encoding
+        assert (store.schema_version, store.condition) == (KNOWN_SCHEMA, Condition.READABLE)
+        assert len(talk_of(store)) == 40
+
+
 def test_a_name_that_is_no_text_does_not_stop_the_opening(home: Home) -> None:
     home.run(NEWEST, [
         *TALK,
