@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -44,6 +45,9 @@ from hermes_doctor.store.shape import Shape
 
 #: The states of one row's restoration, as reports show them.
 PLANNED, RESTORED, CHANGED_SINCE, FAILED = "planned", "restored", "changed-since", "failed"
+
+#: Which row it is: its table, and the cells of its key.
+_Row = tuple[str, tuple[Cell, ...]]
 
 #: How often columns that a trigger moved are set right before a transaction is given up.
 _SETTINGS_RIGHT = 3
@@ -139,14 +143,53 @@ def _plan(undo: StoreUndo, ref: StoreRef, run: Run) -> None:
             _leave_all(undo, journal)
             return
         # One that is pending was left by a stop; the work settles it first, by how its rows are.
-        for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN, PENDING]):
+        states = [APPLIED, UNKNOWN, PENDING]
+        times = Counter(_row(change) for entry in journal.entries(undo.run, states=states) for change in _rows(entry))
+        would_be = _WouldBe(store.connection, frozenset(row for row, count in times.items() if count > 1))
+        del times
+        for entry in journal.entries(undo.run, states=states):
             for change in reversed(_rows(entry)):
-                if _still_ours(store.connection, shape, change):
+                if _has_columns(shape, change) and would_be.holds(change, change.after):
                     undo.changes.append(_change(entry, change, PLANNED))
-                elif not _is_before(store.connection, shape, change):
+                    would_be.restore(change)
+                elif not (_has_columns(shape, change) and would_be.holds(change, change.before)):
                     undo.changes.append(_change(entry, change, CHANGED_SINCE))
     if undo.count(PLANNED):
         undo.outcome, undo.exit_code = "planned", ExitCode.FINDINGS
+
+
+class _WouldBe:
+    """The store as it would be by then: what a run changed twice can be put back once the later change is.
+
+    ``twice``: the rows that the run changed more than once; nothing is kept of the others, which may be many and large.
+    """
+
+    def __init__(self, connection: apsw.Connection, twice: frozenset[_Row]) -> None:
+        self._connection = connection
+        self._twice = twice
+        #: The columns that would be put back by then, None for a row that would be removed.
+        self._restored: dict[_Row, dict[str, Cell] | None] = {}
+
+    def holds(self, change: RowChange, image: Mapping[str, Cell]) -> bool:
+        """Whether the row would hold that image of the change; an empty image: it would not be there."""
+        row = read_row(self._connection, change.table, change.key, list(image or change.key))
+        restored = self._restored.get(_row(change), {})
+        if restored is None:
+            row = None
+        elif restored:
+            row = {**(row or {}), **restored}
+        return holds(row, image) if image else row is None
+
+    def restore(self, change: RowChange) -> None:
+        """Take note that the row would be put back as it was before the change."""
+        name = _row(change)
+        if name in self._twice:
+            known = self._restored.get(name) or {}
+            self._restored[name] = {**known, **change.before} if change.before else None
+
+
+def _row(change: RowChange) -> _Row:
+    return change.table, tuple(change.key.values())
 
 
 def _leave_all(undo: StoreUndo, journal: Journal) -> None:

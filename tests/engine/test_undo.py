@@ -9,7 +9,7 @@ import pytest
 from checks import orphan_stubs
 from fixes import orphan_stubs as delete_stubs
 from hermes_doctor.engine.transaction import DONE, mend_rows
-from hermes_doctor.engine.undo import FAILED, RESTORED
+from hermes_doctor.engine.undo import CHANGED_SINCE, FAILED, PLANNED, RESTORED
 from tests.engine.transactions import writing
 from tests.fixes.support import Patient, outcome
 from tests.oracle.faults import Planter
@@ -108,3 +108,38 @@ def test_two_runs_over_one_row_come_back_newest_first(home: Home) -> None:
     assert [change.state for change in undone.changes] == [RESTORED] * 2
     assert outcome(undone) == ("fixed", 0, None)
     assert difference(before, image_of(home.store)) == []
+
+
+def test_a_plan_tells_what_comes_back_of_rows_that_a_run_changed_twice(home: Home) -> None:
+    """A stub is ended, then deleted: its end can be put back once it is there again, and the plan knows."""
+    plant = Planter(NEWEST)
+    stubs = [plant.orphan_stub("tui") for _ in range(3)]
+    taken = plant.session("cli", idle=3 * HOUR)
+    plant.say(taken, "user", "hello")
+    plant.end(taken, "compression")
+    home.run(NEWEST, [*plant.steps, clock(None)])
+    patient = Patient(home.store, home.path)
+    done = patient.mend()
+    twice = sorted([(stub, check) for stub in stubs for check in ("open-zombies", "orphan-stubs")])
+    assert sorted((str(c.key), c.check) for c in done.changes if c.key != taken) == twice
+
+    plan = patient.undo(done.run, apply=False)
+    assert sorted((str(c.key), c.check) for c in plan.changes if c.key != taken) == twice
+    assert {change.state for change in plan.changes} == {PLANNED}
+
+    # What somebody has written over is not put back, neither to what it was in between nor to what it was before.
+    home.run(
+        NEWEST,
+        [
+            call("create_session", stubs[0], "cli", model="another-model"),
+            call("end_session", stubs[0], "cli_close"),
+            sql("UPDATE sessions SET ended_at = 1790000000.0, end_reason = 'cli_close' WHERE id = ?", taken),
+        ],
+    )
+    left = dict.fromkeys((stubs[0], taken), CHANGED_SINCE)
+    plan = patient.undo(done.run, apply=False)
+    assert {str(c.key): c.state for c in plan.changes} == dict.fromkeys(stubs, PLANNED) | left
+    undone = patient.undo(done.run)
+    assert [(c.check, c.key, c.state) for c in undone.changes] == [
+        (c.check, c.key, RESTORED if c.state == PLANNED else c.state) for c in plan.changes
+    ]
