@@ -133,6 +133,7 @@ class _Run:
         try:
             with open_writer(self.fix.scan, self.journal, self.options) as writer:
                 settle_pending(writer)
+                self._close_killed_runs()
                 if any(self.chosen.fixes[c.check].reindexes for c in self.fix.changes if c.state == PLANNED):
                     match_trigrams(writer.connection, writer.view.shape)
                 writer.run = self.journal.start_run(
@@ -144,6 +145,13 @@ class _Run:
             self.stop.ask("somebody else holds the store's write lock")
         finally:
             self._conclude()
+
+    def _close_killed_runs(self) -> None:
+        """Note of this store's runs that never told their end that they were stopped: this one carries on."""
+        for run in self.journal.runs():
+            mine = Path(run.path).name == self.fix.ref.path.name
+            if mine and run.finished_at is None and not self.journal.discard_if_empty(run.run):
+                self.journal.finish_run(run.run, "stopped")
 
     def _backing_up(self, share: float) -> None:
         """Tell how far the backup is, and break it off where an end was asked for: nothing is written yet."""

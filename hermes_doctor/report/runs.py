@@ -106,6 +106,6 @@ def forgotten_line(runs: Sequence[PastRun], freed: int) -> str:
     """Return what a person is told after runs were forgotten. ``freed``: bytes of changesets."""
     from hermes_doctor.report.words import size
 
-    return (
-        f"{counted(len(runs), 'run')} forgotten ({size(freed)}): they can no longer be undone. What they did stays.\n"
-    )
+    they = "it" if len(runs) == 1 else "they"
+    told = f"{counted(len(runs), 'run')} forgotten ({size(freed)}): {they} can no longer be undone."
+    return f"{told} What {they} did stays.\n"

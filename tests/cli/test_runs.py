@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from contextlib import closing
@@ -16,7 +17,7 @@ from click.testing import CliRunner, Result
 from hermes_doctor.cli.app import app
 from hermes_doctor.demo.home import make_demo_home
 from hermes_doctor.host.locks import doctor_lock
-from tests.cli.changing import DAY, journal_of
+from tests.cli.changing import DAY, journal_of, many_zombies
 from tests.cli.support import listing, start, valid
 
 #: Text that a changeset carries, so that it can be looked for in the journal's bytes.
@@ -106,6 +107,18 @@ def test_a_run_that_was_killed_is_unfinished(damaged: Path) -> None:
     [past] = listed()
     assert (past["run"], past["state"], past["finished_at"], past["outcome"]) == (name, "unfinished", None, None)
     assert "unfinished: doctor fix --apply carries on" in " ".join(run("runs").stdout.split())
+
+    # Once that is done there is nothing left to carry on, and a run that came to nothing is none.
+    with closing(sqlite3.connect(damaged.parent / "doctor" / "doctor.db")) as journal, journal:
+        journal.execute("INSERT INTO runs (run, at, path, identity) VALUES ('empty', 1.0, ?, '{}')", (str(damaged),))
+    many_zombies(damaged, 1)
+    after = mend(damaged)
+    newest, past = listed()
+    assert (newest["run"], newest["outcome"]) == (after, "fixed")
+    assert (past["run"], past["state"], past["outcome"]) == (name, "done", "stopped")
+    shown = " ".join(run("runs").stdout.split())
+    assert "(stopped part-way)" in shown
+    assert "carries on" not in shown
 
 
 def test_listing_changes_nothing(tmp_path: Path, damaged: Path) -> None:
@@ -197,7 +210,9 @@ def test_forgetting_drops_the_bytes_and_keeps_the_receipts(damaged: Path) -> Non
         receipts = journal.execute("SELECT * FROM receipts").fetchall()
     result = run("runs", "forget", name, "--yes")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "1 run forgotten" in result.stdout
+    assert re.fullmatch(
+        r"1 run forgotten \([\d.]+ \wB\): it can no longer be undone\. What it did stays\.\n", result.stdout
+    )
     assert PRIVATE.encode() not in _private_journal(damaged)
     with journal_of(damaged) as journal:
         assert journal.execute("SELECT * FROM receipts").fetchall() == receipts
