@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from tests.oracle.releases import CHAINS, RELEASES, Chain
 from tests.oracle.steps import call, die_in_transaction, sql
 from tests.oracle.templates import LivedIn
 
+README = Path(__file__).parents[2] / "README.md"
 MIB = 1 << 20
 GIB = 1 << 30
 STORIES: tuple[Chain, ...] = (*((release.version,) for release in RELEASES), *CHAINS)
@@ -81,18 +83,23 @@ def test_a_backup_holds_what_the_store_holds(lived_in: LivedIn, doctor: Path, st
     assert len(before["messages"]) > 10
 
 
-@pytest.mark.parametrize("version", ["0.19.0", "0.22.2"])
-def test_a_backup_put_back_is_the_store_again(lived_in: LivedIn, doctor: Path, version: str) -> None:
+@pytest.mark.parametrize(("version", "mode"), [("0.19.0", "wal"), ("0.22.2", "delete")])
+def test_a_backup_put_back_is_the_store_again(lived_in: LivedIn, doctor: Path, version: str, mode: str) -> None:
     home = lived_in(version).home
-    mode = home.journal_mode()
-    before = home.replay(version)
+    before, files = home.replay(version), contents(home.store)
     backup = make_backup(home.store, doctor)
     home.run(version, [sql("DELETE FROM messages"), sql("UPDATE sessions SET title = NULL")])
     assert home.replay(version) != before
-    # What the README says: hermes stopped, the log and its index away, the file in its place.
-    for name in home.sidecars():
-        home.store.with_name(home.store.name + name).unlink()
+    # What hermes was killed over lies beside the store, and SQLite would play it into whatever is put there.
+    home.run(version, [die_in_transaction(("UPDATE sessions SET system_prompt = hex(randomblob(50000))",))])
+    assert home.journal_mode() == mode
+    assert home.sidecars() == ({"-wal", "-shm"} if mode == "wal" else {"-journal"})
+    # What the README says: hermes stopped, these files aside, the backup in their place.
+    [told] = re.findall(r"To put a backup back: .*?\saside", README.read_text(encoding="utf-8"), re.DOTALL)
+    for name in re.findall(r"`(state\.db[-a-z]*)`", told):
+        home.store.with_name(name).unlink(missing_ok=True)
     shutil.copy(backup, home.store)
+    assert contents(home.store) == files
     assert home.replay(version) == before
     assert home.journal_mode() == mode
 
