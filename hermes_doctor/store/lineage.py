@@ -9,7 +9,7 @@ their order is that of the walk: nearest first.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hermes_doctor.store.cells import Cell, Key
@@ -270,20 +270,30 @@ def continuations_of(view: StoreView, parent: Key) -> list[Continuation]:
 
     The order is near to that in which a release picks a tip: those that were compressed in turn, open ones, the rest.
     """
+    return next(iter(continuations_of_each(view, [parent]).values()), [])
+
+
+def continuations_of_each(view: StoreView, parents: Sequence[Key]) -> dict[Key, list[Continuation]]:
+    """Return the continuations of some parents, at most 900, by parent; one that has none is left out."""
     if not has_lineage(view.shape):
-        return []
-    among, cells = in_keys("p.id", [parent])
+        return {}
+    among, cells = in_keys("p.id", parents)
+    found: dict[Key, list[Continuation]] = {}
+    for parent, *row in view.rows(f"{view.once(_continuations_sql)} AND {among}", cells):
+        found.setdefault(parent, []).append(Continuation(*row))
+    for each in found.values():
+        each.sort(key=lambda one: (_rank(one), -(trusted(one.started_at) or 0.0), key_order(one.id)))
+    return found
+
+
+def _continuations_sql(view: StoreView) -> str:
+    """Return the query for continuations, open for which parents; made once for many rows."""
     cells_of = ", ".join(
         view.shape.column("sessions", name, alias="c") for name in ("started_at", "ended_at", "end_reason")
     )
-    rows = view.rows(
-        f"""SELECT c.id, {cells_of}
+    return f"""SELECT p.id, c.id, {cells_of}
         FROM sessions p JOIN sessions c ON c.parent_session_id = p.id
-        WHERE {among} AND c.id <> p.id AND {edge_sql(view.shape)} = '{Edge.CONTINUATION}'""",
-        cells,
-    )
-    found = [Continuation(*row) for row in rows]
-    return sorted(found, key=lambda each: (_rank(each), -(trusted(each.started_at) or 0.0), key_order(each.id)))
+        WHERE c.id <> p.id AND {edge_sql(view.shape)} = '{Edge.CONTINUATION}'"""
 
 
 def key_order(key: Key) -> tuple[str, bytes]:

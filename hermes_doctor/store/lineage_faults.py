@@ -22,7 +22,7 @@ from hermes_doctor.store.lineage import (
     Edge,
     chain_links,
     chain_of,
-    continuations_of,
+    continuations_of_each,
     edge_sql,
     has_lineage,
     key_order,
@@ -99,6 +99,8 @@ class _Row:
     reset: Cell
     has_parent: bool
     continues: bool
+    #: Where its conversation goes on, if it is compressed.
+    going_on: Sequence[Continuation] = ()
 
     @property
     def compressed(self) -> bool:
@@ -116,9 +118,16 @@ def faults(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Fault]:
     if not has_lineage(view.shape):
         return
     asked = suspects(view, longest_chain(view.shape)) if keys is None else list(keys)
+    goes_on_empty: list[Fault] = []
     for start in range(0, len(asked), _AT_ONCE):
-        found = [fault for row in _rows(view, asked[start : start + _AT_ONCE]) if (fault := _judge(view, row))]
-        yield from _with_references(view, found)
+        for row in _rows(view, asked[start : start + _AT_ONCE]):
+            fault = _judge(view, row)
+            if fault is not None and fault.kind is Kind.EMPTY_CONTINUATION:
+                goes_on_empty.append(fault)
+            elif fault is not None:
+                yield fault
+    # Looking for references walks every table: once, however many rows are asked about.
+    yield from _with_references(view, goes_on_empty)
 
 
 def _judge(view: StoreView, row: _Row) -> Fault | None:
@@ -174,7 +183,7 @@ def _goes_nowhere(view: StoreView, row: _Row) -> Fault | None:
     """A row ended by compression whose conversation goes on nowhere, or in an empty row only."""
     if not row.compressed:
         return None
-    going_on = continuations_of(view, row.id)
+    going_on = row.going_on
     if len(going_on) > 1 or (going_on and not is_stub(view, going_on[0].id)):
         return None
     ended = trusted(row.ended_at)
@@ -214,7 +223,7 @@ def _several(view: StoreView, row: _Row) -> Fault | None:
     if not row.compressed:
         return None
     ended = trusted(row.ended_at)
-    going_on = tuple(each.id for each in continuations_of(view, row.id) if not _was_delegated(each, ended))
+    going_on = tuple(each.id for each in row.going_on if not _was_delegated(each, ended))
     if len(going_on) < 2:
         return None
     return Fault(Kind.SEVERAL, row.id, going_on, count=len(going_on))
@@ -249,11 +258,10 @@ _RULES: tuple[Callable[[StoreView, _Row], Fault | None], ...] = (
 
 
 def _with_references(view: StoreView, found: Sequence[Fault]) -> Iterator[Fault]:
-    """Note which empty rows something still refers to, looked up for all of them at once."""
-    empty = [fault.others[0] for fault in found if fault.kind is Kind.EMPTY_CONTINUATION]
-    named = references(view, empty)
+    """Note which empty rows something still refers to."""
+    named = references(view, [fault.others[0] for fault in found])
     for fault in found:
-        places = named.of(fault.others[0]) if fault.kind is Kind.EMPTY_CONTINUATION else ()
+        places = named.of(fault.others[0])
         if places and fault.obstacle is None:
             yield replace(fault, obstacle=f"the empty row is still named in {', '.join(places[:3])}")
         else:
@@ -279,7 +287,9 @@ def _rows(view: StoreView, keys: Sequence[Key]) -> list[_Row]:
     sql = f"""SELECT {", ".join(columns)}, p.id IS NOT NULL, coalesce({edge_sql(shape, "s")} = '{Edge.CONTINUATION}', 0)
         FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id
         WHERE s.id IS NOT NULL AND {among}"""
-    return [_row(values) for values in view.rows(sql, cells)]
+    rows = [_row(values) for values in view.rows(sql, cells)]
+    going_on = continuations_of_each(view, [row.id for row in rows if row.compressed])
+    return [replace(row, going_on=going_on.get(row.id, ())) for row in rows]
 
 
 def _row(values: Values) -> _Row:

@@ -101,11 +101,20 @@ def _empty_sql(shape: Shape) -> str | None:
     return " AND ".join(terms)
 
 
+def _empty_here(view: StoreView) -> str | None:
+    return _empty_sql(view.shape)
+
+
+def _unproven(view: StoreView) -> list[tuple[str, str]]:
+    """Return the belongings that no index answers."""
+    return [(table, column) for table, column in _BELONGINGS if not _is_indexed(view.shape, table, column)]
+
+
 def _empty_rows(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Values]:
-    condition = _empty_sql(view.shape)
+    condition = view.once(_empty_here)
     if condition is None:
         return
-    unproven = [(table, column) for table, column in _BELONGINGS if not _is_indexed(view.shape, table, column)]
+    unproven = view.once(_unproven)
     rows = _rows(view, condition, keys)
     yield from _without(view, rows, unproven) if unproven else rows
 
