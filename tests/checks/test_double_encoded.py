@@ -22,7 +22,7 @@ from tests.oracle.faults import planting
 from tests.oracle.history import CALLS, REASONING
 from tests.oracle.home import CallError, Home
 from tests.oracle.releases import NEWEST, Release, between, get
-from tests.oracle.steps import Step, blob, call, sql
+from tests.oracle.steps import Step, blob, call, ref, sql
 
 WRAPPED = ("reasoning_details", "codex_reasoning_items", "codex_message_items")
 RAW = "SELECT id, reasoning_details, codex_reasoning_items, codex_message_items FROM messages WHERE session_id = ?"
@@ -141,17 +141,17 @@ def plant_cases(home: Home, release: Release) -> Planted:
     made = home.run(release, [call("create_session", "s1", "cli"), sql("PRAGMA table_info(messages)")])
     columns = {row[1] for row in made[1]}
     cases = [case for case in CASES if set(case.cells) <= columns]
-    steps: list[Step] = [call("append_message", "s1", case.role, "x") for case in cases]
-    steps.append(call("append_message", "s1", "assistant", "x"))
-    ids = home.run(release, steps)
-    assert len(set(ids)) == len(ids)
-    updates = []
-    for number, case in zip(ids, cases, strict=False):
+    steps: list[Step] = []
+    for case in cases:
+        steps.append(call("append_message", "s1", case.role, "x", keep=case.name))
         for column, cell in case.cells.items():
-            updates.append(sql(f"UPDATE messages SET {column} = ? WHERE id = ?", cell, number))
+            steps.append(sql(f"UPDATE messages SET {column} = ? WHERE id = ?", cell, ref(case.name)))
+    steps.append(call("append_message", "s1", "assistant", "x", keep=BAD_TEXT))
     bad = "UPDATE messages SET reasoning_details = CAST(? AS TEXT) WHERE id = ?"
-    updates.append(sql(bad, blob(b'"[\xff]"'), ids[-1]))
-    home.run(release, updates)
+    steps.append(sql(bad, blob(b'"[\xff]"'), ref(BAD_TEXT)))
+    values = home.run(release, steps)
+    ids = [value for value, step in zip(values, steps, strict=True) if "as" in step]
+    assert len(set(ids)) == len(ids)
     return Planted(home, dict(zip(ids, cases, strict=False)))
 
 
@@ -423,8 +423,7 @@ def test_forks_of_a_release_are_found_and_mend_to_what_was_there(home: Home, rel
 
     _mend(home, release, findings)
     assert findings_of(home.store, CHECK) == []
-    for name in fork.forks:
-        mended = home.run(release, [sql(RAW, name)])[0]
+    for mended in home.run(release, [sql(RAW, name) for name in fork.forks]):
         assert [row[1:] for row in mended] == original, "byte for byte"
     assert _replayed(home, release, every) == [before[0]] * 4
     # The newest release migrates the file and replays the same.
@@ -474,17 +473,17 @@ def test_metadata_in_one_string_is_read_but_not_found_by_sql(home: Home) -> None
     """Why a single layer around display_metadata is a warning, and two are an error."""
     reaction = {"reactions": [{"emoji": "x", "author": "user", "at": 1.0}]}
     steps: list[Step] = [call("create_session", "s1", "desktop")]
-    results = home.run(NEWEST, steps + [call("append_message", "s1", "assistant", "x") for _ in range(3)])
-    texts = (json.dumps(reaction), wrapped(reaction), wrapped(reaction, 2))
     update = "UPDATE messages SET display_metadata = ? WHERE id = ?"
-    home.run(NEWEST, [sql(update, text, key) for text, key in zip(texts, results[1:], strict=True)])
-
-    messages = home.conversation(NEWEST, "s1")
+    for text in (json.dumps(reaction), wrapped(reaction), wrapped(reaction, 2)):
+        steps.append(call("append_message", "s1", "assistant", "x", keep=text))
+        steps.append(sql(update, text, ref(text)))
+    looks = [call("get_messages_as_conversation", "s1"), call("take_unseen_reactions", "s1")]
+    *planted, messages, taken = home.run(NEWEST, [*steps, *looks])
+    keys = planted[1::2]
     assert [message.get("display_metadata") for message in messages] == [reaction, reaction, None]
-    taken = home.ask(NEWEST, call("take_unseen_reactions", "s1"))
-    assert [each["row_id"] for each in taken] == [results[1]]
+    assert [each["row_id"] for each in taken] == [keys[0]]
     severities = {f.key: f.severity for f in findings_of(home.store, CHECK)}
-    assert severities == {results[2]: Severity.WARNING, results[3]: Severity.ERROR}
+    assert severities == {keys[1]: Severity.WARNING, keys[2]: Severity.ERROR}
 
 
 @pytest.mark.parametrize("release", [get("0.13.0"), NEWEST], ids=str)
@@ -496,13 +495,20 @@ def test_metadata_in_one_string_is_read_but_not_found_by_sql(home: Home) -> None
 def test_what_is_refused_would_keep_a_release_from_loading_the_chat(
     home: Home, release: Release, text: str, error: str
 ) -> None:
-    home.run(release, [call("create_session", "s1", "cli"), call("append_message", "s1", "assistant", "x")])
-    home.run(release, [sql("UPDATE messages SET codex_message_items = ?", json.dumps(text))])
-    [message] = home.conversation(release, "s1")
+    written = sql("UPDATE messages SET codex_message_items = ?", json.dumps(text))
+    *_, [message] = home.run(
+        release,
+        [
+            call("create_session", "s1", "cli"),
+            call("append_message", "s1", "assistant", "x"),
+            written,
+            call("get_messages_as_conversation", "s1"),
+        ],
+    )
     assert message["codex_message_items"] == text
     [finding] = findings_of(home.store, CHECK)
     assert finding.fix is Safety.NONE
-    home.run(release, [sql("UPDATE messages SET codex_message_items = ?", text)])
-    [failed] = home.run(release, [call("get_messages_as_conversation", "s1")], check=False)
+    unwrapped = sql("UPDATE messages SET codex_message_items = ?", text)
+    _, failed = home.run(release, [unwrapped, call("get_messages_as_conversation", "s1")], check=False)
     assert isinstance(failed, CallError)
     assert failed.kind == error

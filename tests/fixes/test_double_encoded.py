@@ -18,7 +18,7 @@ from tests.checks.test_double_encoded import Case, Planted, plant_cases, wrapped
 from tests.fixes.support import Patient, change_meanwhile, outcome
 from tests.oracle.home import Home
 from tests.oracle.releases import NEWEST, Release, get
-from tests.oracle.steps import call, sql
+from tests.oracle.steps import Step, call, ref, sql
 from tests.whole.identical import Image, difference, image_of, index_faults
 
 SOME = pytest.mark.parametrize("release", [get("0.13.0"), get("0.19.0"), get("0.20.0"), NEWEST], ids=str)
@@ -30,14 +30,19 @@ ODD = '[ {"a":1.0, "a" : 2,"b":123456789012345678901234567890,"c":"\\u00e9é \\/
 def plant_all(home: Home, release: Release) -> Planted:
     """The cases of the check, and rows whose JSON is odd."""
     planted = plant_cases(home, release)
+    odd: list[Case] = []
     for column in ("tool_calls", "reasoning_details", "codex_message_items"):
         for layers in (1, 2):
             text = ODD
             for _ in range(layers):
                 text = json.dumps(text, ensure_ascii=layers == 1)
-            (number,) = home.run(release, [call("append_message", "s1", "assistant", "x")])
-            home.run(release, [sql(f"UPDATE messages SET {column} = ? WHERE id = ?", text, number)])
-            planted.cases[number] = Case(f"odd {column} {layers}", {column: text}, (column,), layers)
+            odd.append(Case(f"odd {column} {layers}", {column: text}, (column,), layers))
+    steps: list[Step] = []
+    for case in odd:
+        ((column, text),) = case.cells.items()
+        steps.append(call("append_message", "s1", "assistant", "x", keep=case.name))
+        steps.append(sql(f"UPDATE messages SET {column} = ? WHERE id = ?", text, ref(case.name)))
+    planted.cases |= dict(zip(home.run(release, steps)[::2], odd, strict=True))
     return planted
 
 
@@ -140,8 +145,14 @@ def test_every_wrong_fix_fails_a_case(home: Home) -> None:
 @SOME
 def test_a_row_that_somebody_changed_is_left(home: Home, release: Release) -> None:
     text = wrapped([{"a": 1}])
-    (_, number) = home.run(release, [call("create_session", "s", "cli"), call("append_message", "s", "assistant", "x")])
-    home.run(release, [sql("UPDATE messages SET codex_message_items = ?", text)])
+    _, number, _ = home.run(
+        release,
+        [
+            call("create_session", "s", "cli"),
+            call("append_message", "s", "assistant", "x"),
+            sql("UPDATE messages SET codex_message_items = ?", text),
+        ],
+    )
     patient = Patient(home.store, home.path)
     (finding,) = patient.findings([CHECK])
     healthy = json.dumps([{"b": 2}])
@@ -155,13 +166,17 @@ def test_a_row_that_somebody_changed_is_left(home: Home, release: Release) -> No
 @pytest.mark.parametrize("release", [get("0.13.0"), get("0.19.0"), get("0.20.0"), NEWEST], ids=str)
 def test_a_text_with_a_nul_stays_in_step_with_the_index(home: Home, release: Release) -> None:
     """Structured content begins with a NUL, behind which SQLite's versions do not read alike."""
-    home.run(release, [call("create_session", "s", "cli")])
     picture = [{"type": "text", "text": "what is this picture?"}]
-    for _ in range(2):
-        home.run(release, [call("append_message", "s", "assistant", picture, tool_calls=[{"id": "call_1"}])])
     update = "UPDATE messages SET {} = ? WHERE id = ?"
-    home.run(release, [sql(update.format("tool_calls"), wrapped([{"id": "call_1"}]), 1)])
-    home.run(release, [sql(update.format("reasoning_details"), wrapped([{"a": 1}]), 2)])
+    home.run(
+        release,
+        [
+            call("create_session", "s", "cli"),
+            *(call("append_message", "s", "assistant", picture, tool_calls=[{"id": "call_1"}]) for _ in range(2)),
+            sql(update.format("tool_calls"), wrapped([{"id": "call_1"}]), 1),
+            sql(update.format("reasoning_details"), wrapped([{"a": 1}]), 2),
+        ],
+    )
     assert index_faults(home.store) == []
     before, patient = image_of(home.store), Patient(home.store, home.path)
     done = patient.mend()
