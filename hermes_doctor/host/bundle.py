@@ -173,9 +173,11 @@ def _look(path: Path) -> tuple[Bundle, int | None]:
         except OSError as error:
             raise unreadable(path, error) from None
     page_size = _page_size(path, header)
-    log = _status_of(path, sidecar(real_path, "-wal"))
+    log = _sidecar_status(path, sidecar(real_path, "-wal"))
+    log_index = _sidecar_status(path, sidecar(real_path, "-shm"))
     journal_path = sidecar(real_path, "-journal")
-    journal_bytes = _size_of(path, journal_path)
+    journal = _sidecar_status(path, journal_path)
+    journal_bytes = journal.st_size if journal else None
     journal_hot = bool(journal_bytes) and _first_byte(path, journal_path) not in (b"", b"\x00")
     bundle = Bundle(
         path=path,
@@ -187,7 +189,7 @@ def _look(path: Path) -> tuple[Bundle, int | None]:
         mtime_ns=status.st_mtime_ns,
         wal_bytes=log.st_size if log else None,
         wal_inode=log.st_ino if log else None,
-        shm=_size_of(path, sidecar(real_path, "-shm")) is not None,
+        shm=log_index is not None,
         journal_bytes=journal_bytes,
         journal_hot=journal_hot,
         journal_mode="wal" if header[19] == 2 else "rollback",
@@ -315,6 +317,18 @@ def _require_file(path: Path, status: os.stat_result) -> None:
         f"{printable(path)} is a folder, where a store's file should be",
         "find out what made it; hermes cannot start with it",
     )
+
+
+def _sidecar_status(path: Path, file: Path) -> os.stat_result | None:
+    """Look at a sidecar. What is no file is refused: opening a pipe waits for ever, and a device has no end."""
+    status = _status_of(path, file)
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        raise StoreProblem(
+            Condition.UNREADABLE,
+            f"{printable(file)} is no file, and SQLite needs one there to read {printable(path)}",
+            "find out what made it and move it aside; hermes cannot work with it either",
+        )
+    return status
 
 
 def _size_of(path: Path, file: Path) -> int | None:

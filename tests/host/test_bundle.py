@@ -177,6 +177,30 @@ def test_a_file_shorter_than_its_header_says_is_sqlites_to_judge_while_a_log_is_
     assert (bundle.wal_bytes, bundle.size) == (4152, PAGE * 3)
 
 
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, folder, endless])
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("wal", [False, True])
+def test_a_sidecar_that_is_no_file_is_refused_and_never_waited_for(
+    tmp_path: Path, wal: bool, suffix: str, make: Callable[[Path], object]
+) -> None:
+    database(tmp_path / "state.db", wal=wal)
+    make(tmp_path / f"state.db{suffix}")
+    with no_trace_in(tmp_path), pytest.raises(StoreProblem) as caught:
+        inspect(tmp_path / "state.db")
+    assert caught.value.condition is Condition.UNREADABLE
+    assert f"state.db{suffix} is no file" in caught.value.reason
+    assert caught.value.next_step
+
+
 @pytest.mark.parametrize(("first", "hot"), [(b"\xd9\xd5\x05\xf9", True), (b"\x00\x00\x00\x00", False), (b"", False)])
 def test_a_journal_is_hot_unless_its_header_is_zeroed(tmp_path: Path, first: bytes, hot: bool) -> None:
     path = tmp_path / "state.db"
