@@ -68,6 +68,8 @@ def apply_store(
         return fix
     fix.applied = True
     if fix.outcome != "planned":
+        if fix.doubted:
+            fix.refuse(ExitCode.REFUSED, fix.clock_doubt or "")
         return fix
     stands = refusal(fix.scan, planned(fix.scan, chosen), backup=backup)
     if stands is not None:
@@ -252,6 +254,8 @@ class _Run:
             ]
         if self.stop:
             fix.stop(self.stop.reason or "")
+        elif fix.doubted:
+            fix.outcome, fix.exit_code = "partly-fixed", ExitCode.REFUSED
         elif fix.left or fix.count(FAILED):
             fix.outcome, fix.exit_code = "partly-fixed", ExitCode.FINDINGS
         else:

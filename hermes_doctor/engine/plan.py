@@ -138,6 +138,13 @@ class StoreFix:
         """How many changes are in one of the states."""
         return sum(change.state in states for change in self.changes)
 
+    @property
+    def doubted(self) -> bool:
+        """Whether something that was chosen is refused because the clock is off."""
+        return self.clock_doubt is not None and any(
+            change.state == REFUSED and change.reason == self.clock_doubt for change in self.changes
+        )
+
     def refuse(self, code: ExitCode, reason: str) -> None:
         """Say that the run was refused, by whom or what, and what to type."""
         self.outcome, self.exit_code, self.reason = "refused", code, reason
@@ -179,4 +186,6 @@ def plan_store(
         stands = refusal(scan, planned(scan, chosen), backup=backup)
         fix.would_be_refused = stands.reason if stands else None
         fix.outcome, fix.exit_code = "planned", ExitCode.FINDINGS
+    elif fix.doubted:
+        fix.would_be_refused = doubt
     return fix
