@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +61,13 @@ def refusal(
     planned: Planned,
     *,
     backup: BackupMode,
+    command: Sequence[str] = ("fix",),
     free: int | None = None,
     fitness: Library | None = None,
 ) -> Refusal | None:
     """Return why this store must not be written to now, None where nothing stands in the way.
 
+    ``command``: what is to be typed to have it done, as another user: the command's name and what comes before TARGET.
     ``free``: bytes free where the store lies, and ``fitness``: of SQLite, are found out unless they are given.
     """
     another = another_doctor(scan.ref.path)
@@ -74,7 +76,7 @@ def refusal(
     if scan.condition in _UNREADABLE or scan.bundle is None:
         told = (scan.reason or f"{printable(scan.ref.path)} could not be read", scan.next_step)
         return Refusal(ExitCode.DAMAGED, ": ".join(part for part in told if part))
-    reasons = _reasons(scan, scan.bundle, planned, backup, free, fitness or library())
+    reasons = _reasons(scan, scan.bundle, planned, backup, command, free, fitness or library())
     reason = next(reasons, None)
     return None if reason is None else Refusal(ExitCode.REFUSED, reason)
 
@@ -110,7 +112,13 @@ def clock_doubt(scan: StoreScan, last_run_at: float | None) -> str | None:
 
 
 def _reasons(
-    scan: StoreScan, bundle: Bundle, planned: Planned, backup: BackupMode, free: int | None, fitness: Library
+    scan: StoreScan,
+    bundle: Bundle,
+    planned: Planned,
+    backup: BackupMode,
+    command: Sequence[str],
+    free: int | None,
+    fitness: Library,
 ) -> Iterator[str]:
     """Give what stands in the way, the most telling first."""
     name = printable(scan.ref.path)
@@ -121,13 +129,13 @@ def _reasons(
         )
     if not fitness.fit:
         yield f"SQLite {fitness.version} of APSW is not fit for writing to a store: {fitness.advice}, {_AGAIN}"
-    yield from _wrong_user(scan, bundle)
+    yield from _wrong_user(scan, bundle, command)
     yield from _held(scan, name)
     yield from _read_only(bundle)
     yield from _no_room(bundle, planned, backup, free)
 
 
-def _wrong_user(scan: StoreScan, bundle: Bundle) -> Iterator[str]:
+def _wrong_user(scan: StoreScan, bundle: Bundle, command: Sequence[str]) -> Iterator[str]:
     """Only the owner writes: files that another user makes beside the store are ones that hermes cannot open."""
     if sys.platform == "win32" or os.geteuid() == bundle.owner:
         return
@@ -140,7 +148,7 @@ def _wrong_user(scan: StoreScan, bundle: Bundle) -> Iterator[str]:
         owner, login = f"user {bundle.owner}", f"'#{bundle.owner}'"
     yield (
         f"{printable(scan.ref.path)} belongs to {owner}: run it as {owner}: "
-        f"sudo -u {login} doctor fix {quoted(scan.ref.path.absolute())} --apply"
+        f"sudo -u {login} doctor {' '.join(map(quoted, command))} {quoted(scan.ref.path.absolute())} --apply"
     )
 
 

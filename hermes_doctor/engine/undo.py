@@ -102,7 +102,8 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
         undo.reason = "the journal of this run has been forgotten: it can no longer be taken back"
         return undo
     folder = folder_of(ref.path)
-    stands = refusal(scan, Planned(rows=0, bytes=0, uses_clock=False), backup="never")
+    nothing = Planned(rows=0, bytes=0, uses_clock=False)
+    stands = refusal(scan, nothing, backup="never", command=("undo", run.run))
     try:
         if not apply:
             undo.would_be_refused = stands.reason if stands else None

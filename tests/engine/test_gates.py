@@ -167,6 +167,9 @@ def test_root_does_not_write_to_somebody_elses_store(lived: Home) -> None:
         ExitCode.REFUSED,
         f"{lived.store} belongs to nobody: run it as nobody: sudo -u nobody doctor fix {lived.store} --apply",
     )
+    undo = refusal(scanned(lived.store), SOME, backup="never", command=("undo", "20261129-1"))
+    assert undo is not None
+    assert undo.reason.endswith(f": sudo -u nobody doctor undo 20261129-1 {lived.store} --apply")
 
 
 @as_root

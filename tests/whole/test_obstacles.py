@@ -111,8 +111,14 @@ def test_a_read_only_file_system_is_refused(shared_folder: Path, tmp_path: Path,
 
 @as_root
 def test_somebody_elses_store_is_refused(sick: Home, state: dict[str, str]) -> None:
+    run = fix(sick, state, "--check", "double-encoded")[1]["run"]
     os.chown(sick.store, NOBODY, NOBODY)
     assert "belongs to nobody: run it as nobody: sudo -u nobody doctor fix" in assert_refused(sick, state)
+    # Who wants to take a run back is not told to mend.
+    undo = doctor("undo", run, sick.path, "--apply", "--json", environment=state)
+    [said] = json.loads(undo.stdout)["databases"]
+    assert undo.returncode == 5
+    assert said["reason"].endswith(f": sudo -u nobody doctor undo {run} {sick.store} --apply")
 
 
 def as_nobody(*arguments: str, state: dict[str, str]) -> subprocess.CompletedProcess[str] | None:
@@ -361,7 +367,8 @@ def test_a_store_time_ahead_of_the_clock(sick: Home, state: dict[str, str], minu
     """Ends and deletions are refused; what needs no clock is mended."""
     ahead = time.time() + minutes * MINUTE
     sick.run(STORES[1][0], [sql("UPDATE messages SET timestamp = ? WHERE id = (SELECT max(id) FROM messages)", ahead)])
-    _code, said = fix(sick, state)
+    code, said = fix(sick, state)
+    assert (code, said["outcome"]) == ((5, "partly-fixed") if doubted else (0, "fixed"))
     applied = {change["check"] for change in said["changes"] if change["state"] == "applied"}
     doubts = {change["check"] for change in said["changes"] if "clock" in (change["reason"] or "")}
     assert "double-encoded" in applied
@@ -381,7 +388,13 @@ def test_a_clock_before_the_last_run(sick: Home, state: dict[str, str]) -> None:
     connection = apsw.Connection(str(sick.path / "doctor" / "doctor.db"))
     connection.execute("UPDATE runs SET at = at + 3600")
     connection.close()
-    _code, said = fix(sick, state)
+    plan = doctor("fix", sick.path, "--check", "open-zombies", "--json", environment=state)
+    [planned] = json.loads(plan.stdout)["databases"]
+    assert (plan.returncode, planned["outcome"]) == (0, "nothing-to-do")
+    assert "the clock seems to be off" in planned["would_be_refused"]
+    code, said = fix(sick, state)
+    # Nothing else is left that could be done: all of it is refused, and the clock is the reason.
+    assert (code, said["outcome"], said["reason"]) == (5, "refused", planned["would_be_refused"])
     doubts = [change for change in said["changes"] if "last run on this store is" in (change["reason"] or "")]
     assert {change["state"] for change in doubts} == {"refused"}
     assert {change["check"] for change in doubts} >= {"open-zombies", "orphan-stubs"}
