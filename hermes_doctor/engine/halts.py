@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from pathlib import Path
 
 import apsw
+
+from hermes_doctor.host.upstream import printable
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _STANDS = "what was committed stands and can be undone"
@@ -18,6 +21,14 @@ def halt(error: Exception) -> str:
     if isinstance(error, (OSError, sqlite3.Error)):
         return f"the doctor's records cannot be written ({error}): {_STANDS}"
     return f"SQLite stopped the work ({error}): {_STANDS}"
+
+
+def unreadable_journal(path: Path, error: Exception) -> str:
+    """Return one line: the journal of a store cannot be read, so that nothing is changed, and what to do next."""
+    return (
+        f"the doctor's own journal {printable(path)} cannot be read ({error}): nothing was changed; move it aside, "
+        "although what it holds can then not be undone, and type the same command again"
+    )
 
 
 def _is_full(error: Exception) -> bool:

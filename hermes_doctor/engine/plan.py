@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Literal
 from hermes_doctor.engine.backup import AUTO_BYTES, BackupMode, will_back_up
 from hermes_doctor.engine.cure import Fix, Phase
 from hermes_doctor.engine.gates import Planned, clock_doubt, refusal
-from hermes_doctor.engine.journal import Journal, folder_of
+from hermes_doctor.engine.halts import unreadable_journal
+from hermes_doctor.engine.journal import FILE, Journal, folder_of
 from hermes_doctor.engine.model import Check, ExitCode, Finding, Safety
 from hermes_doctor.engine.prune_forecast import PruneForecast, prune_forecast
 from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
@@ -175,7 +177,12 @@ def plan_store(
         failed = (result.reason for result in scan.checks if result.status == "failed")
         fix.fail(scan.reason or next(failed, None) or "the store could not be scanned", code)
         return fix
-    doubt = fix.clock_doubt = clock_doubt(scan, last_run_at(ref.path))
+    try:
+        last = last_run_at(ref.path)
+    except (OSError, sqlite3.Error) as error:
+        fix.fail(unreadable_journal(folder_of(ref.path) / FILE, error))
+        return fix
+    doubt = fix.clock_doubt = clock_doubt(scan, last)
     fix.changes = [
         change for finding in scan.findings if (change := planned_change(finding, chosen, doubt)) is not None
     ]

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import apsw
@@ -196,7 +196,8 @@ def _row(change: RowChange) -> _Row:
 def _leave_all(undo: StoreUndo, journal: Journal) -> None:
     """Say that this is another store, so that nothing of the run can be put back."""
     for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN, PENDING]):
-        undo.changes.extend(_change(entry, change, CHANGED_SINCE) for change in reversed(_rows(entry)))
+        left = (_change(entry, change, CHANGED_SINCE) for change in reversed(_rows(entry)))
+        undo.changes.extend(replace(change, reason="this is another store: left as it is") for change in left)
     undo.reason = "this is not the store that the run changed: move that one to this place, then try again"
 
 

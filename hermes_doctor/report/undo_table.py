@@ -63,7 +63,8 @@ class UndoTable:
         if result.would_be_refused:
             word = self._look.ink.bad("It would be refused now")
             return self._wrap(f"{word}: {visible(result.would_be_refused)}.", "  ", "    ")
-        return []
+        # Neither refused nor failed: it is another store, in which nothing can be put back.
+        return self._wrap(f"{visible(result.reason)}.", "  ", "    ") if result.reason else []
 
     def _counts(self, result: StoreUndo) -> str:
         columns = [("put back", RESTORED)] if self._applied else [("would put back", PLANNED)]

@@ -573,3 +573,21 @@ def test_the_host_is_meant_without_a_target(tmp_path: Path, damaged: Path) -> No
     assert done.returncode == 0
     assert done.stdout.startswith("~/.hermes/state.db")
     assert "doctor undo" in done.stdout
+
+
+@pytest.mark.parametrize("more", [[], ["--apply"]], ids=["plan", "apply"])
+def test_a_journal_that_cannot_be_read(damaged: Path, more: list[str]) -> None:
+    """It is the doctor's own file, but no defect of the program: it says which one, and what moving it away costs."""
+    journal = damaged.parent / "doctor" / "doctor.db"
+    journal.parent.mkdir(mode=0o700)
+    journal.write_bytes(b"these are notes" * 1000)
+    before = contents(damaged)
+    [database] = valid((result := run("fix", damaged, *more, "--json")).stdout, "fix")["databases"]
+    assert (result.exit_code, database["outcome"]) == (3, "failed")
+    assert database["reason"] == (
+        f"the doctor's own journal {journal} cannot be read (file is not a database): nothing was changed; move it "
+        "aside, although what it holds can then not be undone, and type the same command again"
+    )
+    assert contents(damaged) == before
+    journal.rename(journal.with_name("aside"))
+    assert run("fix", damaged, "--apply").exit_code == 0

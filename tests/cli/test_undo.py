@@ -128,6 +128,20 @@ def test_a_home_that_was_moved(tmp_path: Path, damaged: Path) -> None:
     assert contents(moved / "state.db") == before
 
 
+def test_another_store_in_its_place_is_named_as_that(tmp_path: Path, damaged: Path) -> None:
+    name = mend(damaged)
+    other = make_demo_home(tmp_path / "other")
+    write(other, "UPDATE sessions SET id = 'x-' || id, started_at = started_at - 1")
+    damaged.write_bytes(other.read_bytes())
+    for more, code in (([], 0), (["--apply"], 1)):
+        result = run("undo", name, *more)
+        shown = " ".join(result.stdout.split())
+        assert result.exit_code == code
+        assert "this is not the store that the run changed: move that one to this place, then try again." in shown
+        assert "open-zombies: this is another store: left as it is" in shown
+        assert "changed since the run" not in shown
+
+
 def test_stores_in_one_folder_share_a_journal_and_keep_their_runs_apart(damaged: Path) -> None:
     other = damaged.with_name("other.db")
     shutil.copy(damaged, other)
