@@ -20,7 +20,7 @@ import apsw
 from filelock import FileLock
 
 from hermes_doctor.engine.cure import Mending
-from hermes_doctor.engine.model import Check, Finding
+from hermes_doctor.engine.model import Check, Finding, RelationRule
 from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import read_shape
 from hermes_doctor.store.view import StoreView
@@ -31,6 +31,7 @@ from tests.oracle.history import CALLS
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, clock, ref, use
+from tests.store.views import view_of
 
 DRIFT, CROSSED, WRONG = "counter-drift", "crossed-ends", "wrongly-ended"
 
@@ -104,6 +105,19 @@ class Scene:
 
     def found(self, check: Check) -> dict[str, Verdict]:
         return {key: (f.severity.label, str(f.fix)) for key, f in self.findings(check).items()}
+
+    def judged_otherwise_alone(self, check: Check) -> list[Any]:
+        """The sessions of which the rule says something else when it is asked about them, or about all by name."""
+        assert isinstance(check.rule, RelationRule)
+        with view_of(self.home.store, home=self.home.path, now=self.now) as view:
+            everything = {finding.key: finding for finding in check.rule.find(view, None)}
+            keys = [row[0] for row in view.rows("SELECT id FROM sessions")]
+            named = {finding.key: finding for finding in check.rule.find(view, keys)}
+            return [
+                key
+                for key in keys
+                if list(check.rule.find(view, [key])) != [f for f in everything.values() if f.key == key]
+            ] + [key for key in named.keys() | everything.keys() if named.get(key) != everything.get(key)]
 
     def expected(self, check: Check) -> dict[str, Verdict]:
         wanted = {each.name: each.verdict(self.release) for each in self.cases if each.check == check.name}

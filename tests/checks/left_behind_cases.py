@@ -24,7 +24,9 @@ import apsw
 import pytest
 from filelock import FileLock
 
-from hermes_doctor.engine.model import Finding
+from hermes_doctor.engine.model import Check, Finding
+from tests.checks.support import findings_of
+from tests.fixes.support import Patient
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, call, clock, open_store, sql, use
@@ -293,14 +295,14 @@ CASES: dict[str, tuple[Case, ...]] = {
 
 
 @cache
-def _facts() -> Facts:
+def facts() -> Facts:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     [namespace] = re.findall(r"\d+", str(Path("/proc/self/ns/pid").readlink()))
     return Facts(time.time(), os.getpid(), gone.pid, namespace, os.uname().nodename)
 
 
-def _plant(home: Home, life: tuple[str, ...], facts: Facts) -> None:
+def plant(home: Home, life: tuple[str, ...], facts: Facts) -> None:
     """Let each release of a life open the store, and the last one plant what it can show."""
     for older in life[:-1]:
         home.run(older, [open_store()])
@@ -333,6 +335,16 @@ class Planted:
             if case.verdict is not None and self.release.since(case.since)
         }
 
+    @property
+    def patient(self) -> Patient:
+        """The store as something to be mended, at the moment at which it was planted."""
+        return Patient(self.home.store, self.home.path, self.now)
+
+    def found(self, check: Check, *, alone: bool = False, idle_floor: float = 0.0) -> dict[tuple[str, str], Any]:
+        """What the check says of each row; ``alone``: as of a store that stands alone."""
+        home = None if alone else self.home.path
+        return verdicts(findings_of(self.home.store, check, home=home, now=self.now, idle_floor=idle_floor))
+
     def rows(self, table: str, key: str) -> dict[str, dict[str, Any]]:
         """All rows of a table by their key."""
         with closing(apsw.Connection(str(self.home.store), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
@@ -361,8 +373,8 @@ class Plots:
             if not (built / "now").exists():
                 # A build that failed half-way is none.
                 shutil.rmtree(built / "home", ignore_errors=True)
-                _plant(Home(built / "home"), life, _facts())
-                (built / "now").write_text(repr(_facts().now))
+                plant(Home(built / "home"), life, facts())
+                (built / "now").write_text(repr(facts().now))
         self._copies += 1
         copy = self._folder / f"left-behind-{self._copies}"
         shutil.copytree(built / "home", copy)

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Generic, TypeVar
+
+import pytest
 
 from hermes_doctor.engine.model import Check, Finding
+from hermes_doctor.engine.rows import ask
 from hermes_doctor.engine.scan import ScanOptions, scan_store
 from hermes_doctor.host.homes import StoreRef
+from tests.oracle.home import Home
+from tests.store.views import view_of
+
+CaseT = TypeVar("CaseT")
+PlantedT = TypeVar("PlantedT")
+
+
+@dataclass(frozen=True)
+class Planted(Generic[CaseT]):
+    """A store with all the cases that its release can show, and what the check found in it at ``now``."""
+
+    home: Home
+    now: float
+    cases: tuple[CaseT, ...]
+    findings: tuple[Finding, ...]
+
+    def asked_one_by_one(self, check: Check) -> list[Finding]:
+        """What the check says of each session when it is asked about that one alone, in the order of the keys."""
+        with view_of(self.home.store, home=self.home.path, now=self.now) as view:
+            ids = [row[0] for row in view.rows("SELECT id FROM sessions")]
+            return by_key([finding for key in ids for finding in ask(check, [key], view)])
+
+
+def by_key(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings in the order of their keys."""
+    return sorted(findings, key=lambda finding: str(finding.key))
+
+
+def once_a_release(
+    plant: Callable[[Home, str], PlantedT], folders: pytest.TempPathFactory
+) -> Callable[[str], PlantedT]:
+    """A home for each release that is asked for, planted when it is asked for first."""
+    return cache(lambda version: plant(Home(folders.mktemp("planted") / "home"), version))
 
 
 def findings_of(

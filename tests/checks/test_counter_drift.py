@@ -40,14 +40,7 @@ def test_rows_of_other_cases_count_right(release: Release, oracle: None, shared_
 
 @pytest.mark.parametrize("release", [OLD, NEW], ids=str)
 def test_asked_about_single_rows_it_says_the_same(release: Release, oracle: None, shared_folder: Path) -> None:
-    home = scene(shared_folder, release)
-    assert isinstance(CHECK.rule, RelationRule)
-    with view_of(home.home.store, home=home.home.path, now=home.now) as view:
-        everything = {finding.key: finding for finding in CHECK.rule.find(view, None)}
-        keys = [row[0] for row in view.rows("SELECT id FROM sessions")]
-        assert {finding.key: finding for finding in CHECK.rule.find(view, keys)} == everything
-        for key in keys:
-            assert list(CHECK.rule.find(view, [key])) == [f for f in everything.values() if f.key == key]
+    assert scene(shared_folder, release).judged_otherwise_alone(CHECK) == []
 
 
 @pytest.mark.parametrize("life", [(release.version,) for release in SHOWN] + [CHAINS[0]], ids="→".join)

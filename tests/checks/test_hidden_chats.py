@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from checks.hidden_chats import CHECK
 from hermes_doctor.engine.model import Finding, Severity
-from hermes_doctor.engine.rows import ask
 from hermes_doctor.store import hidden_chats
 from hermes_doctor.store.hidden_chats import Why, without_mark
 from tests.checks.hidden_cases import CASES, NO_JSON_CASES, UNSAFE, HiddenCase, Said
 from tests.checks.lineage_cases import plant
-from tests.checks.support import findings_of
+from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.home import CallError, Home
 from tests.oracle.releases import CHAINS, Release, get
 from tests.oracle.steps import Step, call, open_store
 from tests.oracle.templates import LivedIn
-from tests.store.views import view_of
 
 STORES = ("0.13.0", "0.22.2")
 
 
-@dataclass(frozen=True)
-class Planted:
-    home: Home
-    now: float
-    cases: tuple[HiddenCase, ...]
-    findings: tuple[Finding, ...]
-
-
-def plant_cases(home: Home, version: str, cases: tuple[HiddenCase, ...] = CASES) -> Planted:
+def plant_cases(home: Home, version: str, cases: tuple[HiddenCase, ...] = CASES) -> Planted[HiddenCase]:
     now = time.time()
     chosen = {each.name for each in plant(home, get(version), now, cases)}
     found = findings_of(home.store, CHECK, home=home.path, now=now)
@@ -42,15 +31,8 @@ def plant_cases(home: Home, version: str, cases: tuple[HiddenCase, ...] = CASES)
 
 
 @pytest.fixture(scope="module")
-def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Planted]:
-    made: dict[str, Planted] = {}
-
-    def make(version: str) -> Planted:
-        if version not in made:
-            made[version] = plant_cases(Home(tmp_path_factory.mktemp("planted") / "home"), version)
-        return made[version]
-
-    return make
+def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Planted[HiddenCase]]:
+    return once_a_release(plant_cases, tmp_path_factory)
 
 
 def wrong_cases(cases: Sequence[HiddenCase], findings: Sequence[Finding]) -> dict[str, Said | None]:
@@ -61,7 +43,7 @@ def wrong_cases(cases: Sequence[HiddenCase], findings: Sequence[Finding]) -> dic
 
 
 @pytest.mark.parametrize("version", STORES)
-def test_each_case_is_judged_right(planted: Callable[[str], Planted], version: str) -> None:
+def test_each_case_is_judged_right(planted: Callable[[str], Planted[HiddenCase]], version: str) -> None:
     store = planted(version)
     assert wrong_cases(store.cases, store.findings) == {}
     for finding in store.findings:
@@ -72,7 +54,7 @@ def test_each_case_is_judged_right(planted: Callable[[str], Planted], version: s
 
 
 @pytest.mark.parametrize("version", ["0.18.2", "0.22.2"])
-def test_what_is_found_is_what_the_list_leaves_out(planted: Callable[[str], Planted], version: str) -> None:
+def test_what_is_found_is_what_the_list_leaves_out(planted: Callable[[str], Planted[HiddenCase]], version: str) -> None:
     """Of all chats that were written in at least twice and that are no run, hidden on purpose, or damaged otherwise."""
     store = planted(version)
     listed = set(store.home.listed(version, include_archived=True, project_compression_tips=False))
@@ -93,12 +75,11 @@ def test_what_is_found_is_what_the_list_leaves_out(planted: Callable[[str], Plan
 
 
 @pytest.mark.parametrize("version", ["0.22.2"])
-def test_rows_asked_about_one_by_one_are_judged_alike(planted: Callable[[str], Planted], version: str) -> None:
+def test_rows_asked_about_one_by_one_are_judged_alike(
+    planted: Callable[[str], Planted[HiddenCase]], version: str
+) -> None:
     store = planted(version)
-    with view_of(store.home.store, home=store.home.path, now=store.now) as view:
-        ids = [row[0] for row in view.rows("SELECT id FROM sessions")]
-        again = [finding for key in ids for finding in ask(CHECK, [key], view)]
-    assert sorted(again, key=lambda f: str(f.key)) == sorted(store.findings, key=lambda f: str(f.key))
+    assert store.asked_one_by_one(CHECK) == by_key(store.findings)
 
 
 @pytest.mark.parametrize("version", ["0.13.0", "0.16.0", "0.20.6", "0.22.2"])
@@ -180,7 +161,9 @@ VARIANTS: dict[str, tuple[str, object]] = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_wrong_variant_fails(planted: Callable[[str], Planted], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_wrong_variant_fails(
+    planted: Callable[[str], Planted[HiddenCase]], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     store = planted("0.22.2")
     what, wrong = VARIANTS[name]
     monkeypatch.setattr(hidden_chats, what, wrong)

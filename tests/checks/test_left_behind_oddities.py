@@ -14,11 +14,9 @@ from fixes import stale_locks as locks_fix
 from fixes import stuck_delegations as delegations_fix
 from hermes_doctor.engine.model import Check, Safety
 from hermes_doctor.store.cells import BadText, Cell
-from tests.checks.left_behind_cases import DAY, Plots, plots
+from tests.checks.left_behind_cases import DAY, Plots
 from tests.fixes.support import Patient, outcome
 from tests.whole.identical import difference, image_of
-
-__all__ = ["plots"]
 
 BAD = BadText(b"caf\xe9")
 ODD: tuple[Cell, ...] = (None, 0, -1, 2**62, 5e246, -5e246, "", "pid=", "pid=0:pidns=0", b"\x00", BAD)

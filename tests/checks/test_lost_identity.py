@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from checks.lost_identity import CHECK
 from hermes_doctor.engine.model import Finding, Safety, Severity
-from hermes_doctor.engine.rows import ask
 from hermes_doctor.store import identity
 from hermes_doctor.store.lineage import chain_of
 from tests.checks.identity_cases import CASES, CHAT, IdentityCase, Loss
 from tests.checks.lineage_cases import DAY, plant
-from tests.checks.support import findings_of
+from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, between, get
 from tests.oracle.steps import Step, call, clock
 from tests.oracle.templates import LivedIn
-from tests.store.views import view_of
 
 STORES = ("0.18.2", "0.22.2")
 
 
-@dataclass(frozen=True)
-class Planted:
-    """A store with all the cases that its release can show, and what the check found in it."""
-
-    home: Home
-    now: float
-    cases: tuple[IdentityCase, ...]
-    findings: tuple[Finding, ...]
-
-
-def plant_cases(home: Home, version: str) -> Planted:
+def plant_cases(home: Home, version: str) -> Planted[IdentityCase]:
     now = time.time()
     chosen = {case.name for case in plant(home, get(version), now, CASES)}
     found = findings_of(home.store, CHECK, home=home.path, now=now)
@@ -44,15 +31,8 @@ def plant_cases(home: Home, version: str) -> Planted:
 
 
 @pytest.fixture(scope="module")
-def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Planted]:
-    made: dict[str, Planted] = {}
-
-    def make(version: str) -> Planted:
-        if version not in made:
-            made[version] = plant_cases(Home(tmp_path_factory.mktemp("planted") / "home"), version)
-        return made[version]
-
-    return make
+def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Planted[IdentityCase]]:
+    return once_a_release(plant_cases, tmp_path_factory)
 
 
 def wrong_cases(cases: Sequence[IdentityCase], findings: Sequence[Finding]) -> dict[str, Any]:
@@ -72,7 +52,7 @@ def _listed(finding: Finding, name: str) -> Sequence[str]:
 
 
 @pytest.mark.parametrize("version", STORES)
-def test_each_case_is_judged_right(planted: Callable[[str], Planted], version: str) -> None:
+def test_each_case_is_judged_right(planted: Callable[[str], Planted[IdentityCase]], version: str) -> None:
     store = planted(version)
     assert wrong_cases(store.cases, store.findings) == {}
     assert len({finding.key for finding in store.findings}) == len(store.findings) > 15
@@ -88,12 +68,11 @@ def test_each_case_is_judged_right(planted: Callable[[str], Planted], version: s
 
 
 @pytest.mark.parametrize("version", ["0.22.2"])
-def test_rows_asked_about_one_by_one_are_judged_alike(planted: Callable[[str], Planted], version: str) -> None:
+def test_rows_asked_about_one_by_one_are_judged_alike(
+    planted: Callable[[str], Planted[IdentityCase]], version: str
+) -> None:
     store = planted(version)
-    with view_of(store.home.store, home=store.home.path, now=store.now) as view:
-        ids = [row[0] for row in view.rows("SELECT id FROM sessions")]
-        again = [finding for key in ids for finding in ask(CHECK, [key], view)]
-    assert sorted(again, key=lambda f: str(f.key)) == sorted(store.findings, key=lambda f: str(f.key))
+    assert store.asked_one_by_one(CHECK) == by_key(store.findings)
 
 
 @pytest.mark.parametrize("chain", [("0.18.2",), ("0.22.2",)], ids="+".join)
@@ -167,7 +146,9 @@ VARIANTS: dict[str, tuple[object, str, object]] = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_wrong_variant_fails(planted: Callable[[str], Planted], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_wrong_variant_fails(
+    planted: Callable[[str], Planted[IdentityCase]], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     store = planted("0.22.2")
     where, what, wrong = VARIANTS[name]
     monkeypatch.setattr(where, what, wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from hermes_doctor.engine.model import Bucket, Finding, Severity
 from hermes_doctor.engine.rows import ask
 from hermes_doctor.store import titles
 from hermes_doctor.store.titles import base_of
-from tests.checks.support import findings_of
+from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.checks.title_cases import CASES, DROP_INDEX, TitleCase, Titled, plant
 from tests.oracle.home import CallError, Home
 from tests.oracle.releases import CHAINS, Release, get
@@ -25,28 +25,15 @@ from tests.store.views import view_of
 STORES = ("0.13.0", "0.22.2")
 
 
-@dataclass(frozen=True)
-class Planted:
-    home: Home
-    cases: list[TitleCase]
-    findings: tuple[Finding, ...]
-
-
-def plant_cases(home: Home, version: str, cases: tuple[TitleCase, ...] = CASES) -> Planted:
-    chosen = plant(home, version, time.time(), cases)
-    return Planted(home, chosen, tuple(findings_of(home.store, CHECK, home=home.path)))
+def plant_cases(home: Home, version: str, cases: tuple[TitleCase, ...] = CASES) -> Planted[TitleCase]:
+    now = time.time()
+    chosen = plant(home, version, now, cases)
+    return Planted(home, now, tuple(chosen), tuple(findings_of(home.store, CHECK, home=home.path, now=now)))
 
 
 @pytest.fixture(scope="module")
-def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Planted]:
-    made: dict[str, Planted] = {}
-
-    def make(version: str) -> Planted:
-        if version not in made:
-            made[version] = plant_cases(Home(tmp_path_factory.mktemp("planted") / "home"), version)
-        return made[version]
-
-    return make
+def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Planted[TitleCase]]:
+    return once_a_release(plant_cases, tmp_path_factory)
 
 
 def wrong_cases(cases: Sequence[TitleCase], findings: Sequence[Finding]) -> dict[str, Any]:
@@ -61,7 +48,7 @@ def wrong_cases(cases: Sequence[TitleCase], findings: Sequence[Finding]) -> dict
 
 
 @pytest.mark.parametrize("version", STORES)
-def test_each_case_is_judged_right(planted: Callable[[str], Planted], version: str) -> None:
+def test_each_case_is_judged_right(planted: Callable[[str], Planted[TitleCase]], version: str) -> None:
     store = planted(version)
     assert wrong_cases(store.cases, store.findings) == {}
     for finding in store.findings:
@@ -75,14 +62,13 @@ def test_each_case_is_judged_right(planted: Callable[[str], Planted], version: s
 
 
 @pytest.mark.parametrize("version", ["0.13.0", "0.22.2"])
-def test_rows_asked_about_one_by_one_are_judged_alike(planted: Callable[[str], Planted], version: str) -> None:
+def test_rows_asked_about_one_by_one_are_judged_alike(
+    planted: Callable[[str], Planted[TitleCase]], version: str
+) -> None:
     store = planted(version)
     with view_of(store.home.store) as view:
-        ids = [row[0] for row in view.rows("SELECT id FROM sessions")]
-        again = [finding for key in ids for finding in ask(CHECK, [key], view)]
-        together = list(ask(CHECK, ids, view))
-    by_key = lambda finding: str(finding.key)  # noqa: E731  # sorted three times by the same key
-    assert sorted(again, key=by_key) == sorted(together, key=by_key) == sorted(store.findings, key=by_key)
+        together = list(ask(CHECK, [row[0] for row in view.rows("SELECT id FROM sessions")], view))
+    assert store.asked_one_by_one(CHECK) == by_key(together) == by_key(store.findings)
 
 
 @pytest.mark.parametrize("chain", [("0.13.0",), ("0.22.2",), CHAINS[0]], ids="+".join)
@@ -173,7 +159,9 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_wrong_variant_fails(planted: Callable[[str], Planted], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_wrong_variant_fails(
+    planted: Callable[[str], Planted[TitleCase]], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     store = planted("0.22.2")
     for what, wrong in VARIANTS[name].items():
         monkeypatch.setattr(titles, what, wrong)

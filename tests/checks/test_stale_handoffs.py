@@ -12,25 +12,17 @@ from checks.stale_handoffs import CHECK
 from hermes_doctor.engine.model import Check, RowRule
 from hermes_doctor.engine.rows import ask, find
 from hermes_doctor.store.ages import Age
-from tests.checks.left_behind_cases import LIVES, Planted, Plots, plots, verdicts
+from tests.checks.left_behind_cases import LIVES, Plots
 from tests.checks.support import findings_of
-from tests.oracle.home import Home
 from tests.oracle.process import HermesProcess
 from tests.oracle.steps import call
 from tests.store.views import view_of
-
-__all__ = ["plots"]
-
-
-def found(planted: Planted, check: Check = CHECK, **options: Any) -> dict[tuple[str, str], Any]:
-    home: Home = planted.home
-    return verdicts(findings_of(home.store, check, home=home.path, now=planted.now, **options))
 
 
 @pytest.mark.parametrize("life", LIVES, ids="→".join)
 def test_each_case_gets_its_verdict(plots: Plots, life: tuple[str, ...]) -> None:
     planted = plots(*life)
-    assert found(planted) == planted.expected(CHECK.name)
+    assert planted.found(CHECK) == planted.expected(CHECK.name)
 
 
 def test_asked_about_single_rows_it_says_the_same(plots: Plots) -> None:
@@ -70,14 +62,14 @@ def test_the_command_that_waits_for_the_gateway_is_left_in_peace(plots: Plots) -
     planted = plots("0.20.6")
     with HermesProcess(planted.home, planted.release) as hermes:
         hermes.call("request_handoff", "never handed off", "telegram")
-        assert found(planted) == {}
-    assert ("sessions", "never handed off") in found(planted)
+        assert planted.found(CHECK) == {}
+    assert ("sessions", "never handed off") in planted.found(CHECK)
 
 
 def test_idle_only_raises_the_threshold(plots: Plots) -> None:
     planted = plots("0.22.2")
-    assert set(found(planted, idle_floor=60.0)) == set(found(planted))
-    assert set(found(planted, idle_floor=86_400.0 * 7)) == {("sessions", "running, for a month")}
+    assert set(planted.found(CHECK, idle_floor=60.0)) == set(planted.found(CHECK))
+    assert set(planted.found(CHECK, idle_floor=86_400.0 * 7)) == {("sessions", "running, for a month")}
 
 
 @pytest.mark.parametrize("release", ["0.13.0", "0.20.6", "0.22.2"])
@@ -125,4 +117,4 @@ WRONG: dict[str, Patch] = {
 def test_a_wrong_variant_fails_a_case(name: str, plots: Plots, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = plots("0.22.2")
     variant = WRONG[name](monkeypatch) or CHECK
-    assert found(planted, variant) != planted.expected(CHECK.name)
+    assert planted.found(variant) != planted.expected(CHECK.name)

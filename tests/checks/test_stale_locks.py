@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -16,25 +15,18 @@ from hermes_doctor.engine.model import Check
 from hermes_doctor.engine.rows import ask, find, find_again
 from hermes_doctor.host.processes import process_exists
 from hermes_doctor.store.owners import holder_is_dead
-from tests.checks.left_behind_cases import DAY, LIVES, Planted, Plots, plots, verdicts
+from tests.checks.left_behind_cases import DAY, LIVES, Plots
 from tests.checks.support import findings_of
 from tests.oracle.releases import CHAINS, RELEASES
 from tests.oracle.steps import call
 from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
-__all__ = ["plots"]
-
-
-def found(planted: Planted, check: Check = CHECK, **options: Any) -> dict[tuple[str, str], Any]:
-    home = options.pop("home", planted.home.path)
-    return verdicts(findings_of(planted.home.store, check, home=home, now=planted.now, **options))
-
 
 @pytest.mark.parametrize("life", LIVES, ids="→".join)
 def test_each_case_gets_its_verdict(plots: Plots, life: tuple[str, ...]) -> None:
     planted = plots(*life)
-    assert found(planted) == planted.expected(CHECK.name)
+    assert planted.found(CHECK) == planted.expected(CHECK.name)
 
 
 def test_asked_about_single_rows_it_says_the_same(plots: Plots) -> None:
@@ -67,7 +59,7 @@ def test_a_finding_says_what_is_known(plots: Plots) -> None:
 
 def test_in_a_store_that_stands_alone_no_process_is_proven_gone(plots: Plots) -> None:
     planted = plots("0.22.2")
-    left = set(planted.expected(CHECK.name)) - set(found(planted, home=None))
+    left = set(planted.expected(CHECK.name)) - set(planted.found(CHECK, alone=True))
     assert left == {
         ("compression_locks", "expired, its holder is gone"),
         ("session_turn_leases", "expired, its holder is gone (lease)"),
@@ -76,12 +68,12 @@ def test_in_a_store_that_stands_alone_no_process_is_proven_gone(plots: Plots) ->
 
 def test_idle_raises_the_days_and_not_the_proof(plots: Plots) -> None:
     planted = plots("0.22.2")
-    locks = {key for table, key in found(planted, idle_floor=5 * DAY) if table == "compression_locks"}
+    locks = {key for table, key in planted.found(CHECK, idle_floor=5 * DAY) if table == "compression_locks"}
     assert locks == {"expired, its holder is gone", "a day past, of no process"}
 
 
 def test_a_store_without_any_of_the_tables_has_none(plots: Plots) -> None:
-    assert found(plots("0.13.0")) == {}
+    assert plots("0.13.0").found(CHECK) == {}
 
 
 def test_the_newest_release_takes_just_the_holder_for_dead_that_we_do(plots: Plots) -> None:
@@ -147,4 +139,4 @@ WRONG: dict[str, Patch] = {
 def test_a_wrong_variant_fails_a_case(name: str, plots: Plots, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = plots("0.22.2")
     variant = WRONG[name](monkeypatch) or CHECK
-    assert found(planted, variant) != planted.expected(CHECK.name)
+    assert planted.found(variant) != planted.expected(CHECK.name)

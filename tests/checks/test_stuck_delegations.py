@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -12,24 +11,17 @@ from hermes_doctor.engine.model import Check, Safety
 from hermes_doctor.engine.rows import ask, find
 from hermes_doctor.host.processes import process_exists
 from hermes_doctor.store.liveness import FINISHED
-from tests.checks.left_behind_cases import DAY, DELEGATIONS, LIVES, UNSAFE, Planted, Plots, plots, verdicts
+from tests.checks.left_behind_cases import DAY, DELEGATIONS, LIVES, UNSAFE, Plots, verdicts
 from tests.checks.support import findings_of
 from tests.oracle.steps import use
 from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
-__all__ = ["plots"]
-
-
-def found(planted: Planted, check: Check = CHECK, **options: Any) -> dict[tuple[str, str], Any]:
-    home = options.pop("home", planted.home.path)
-    return verdicts(findings_of(planted.home.store, check, home=home, now=planted.now, **options))
-
 
 @pytest.mark.parametrize("life", LIVES, ids="→".join)
 def test_each_case_gets_its_verdict(plots: Plots, life: tuple[str, ...]) -> None:
     planted = plots(*life)
-    assert found(planted) == planted.expected(CHECK.name)
+    assert planted.found(CHECK) == planted.expected(CHECK.name)
 
 
 def test_asked_about_single_rows_it_says_the_same(plots: Plots) -> None:
@@ -63,7 +55,7 @@ def test_where_somebody_may_have_the_store_open_only_over_age_is_found(plots: Pl
 
 def test_in_a_store_that_stands_alone_no_owner_can_be_looked_for(plots: Plots) -> None:
     planted = plots("0.22.2")
-    changed = dict(set(planted.expected(CHECK.name).items()) ^ set(found(planted, home=None).items()))
+    changed = dict(set(planted.expected(CHECK.name).items()) ^ set(planted.found(CHECK, alone=True).items()))
     assert {key for _, key in changed} == {
         "running, its owner is gone",
         "finalizing, its owner is gone",
@@ -78,7 +70,7 @@ def test_the_release_takes_the_same_ones_for_abandoned(plots: Plots, release: st
     """The release's own judgement: it marks them as of unknown outcome at its start, delivered ones among them."""
     planted = plots(release)
     before = planted.rows("async_delegations", "delegation_id")
-    ours = {key for _, key in found(planted) if before[key]["state"] not in FINISHED}
+    ours = {key for _, key in planted.found(CHECK) if before[key]["state"] not in FINISHED}
     planted.home.run(planted.release, [use("recover_delegations")])
     after = planted.rows("async_delegations", "delegation_id")
     theirs = {key for key in before if before[key]["state"] not in FINISHED and after[key]["state"] == "unknown"}
@@ -126,12 +118,12 @@ WRONG: dict[str, Patch] = {
 def test_a_wrong_variant_fails_a_case(name: str, plots: Plots, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = plots("0.22.2")
     variant = WRONG[name](monkeypatch) or CHECK
-    assert found(planted, variant) != planted.expected(CHECK.name)
+    assert planted.found(variant) != planted.expected(CHECK.name)
 
 
 def test_undelivered_results_are_never_to_be_deleted(plots: Plots) -> None:
     planted = plots("0.22.2")
     undelivered = {case.name for case in DELEGATIONS if case.delivery != "delivered"}
     assert len(undelivered) > 10
-    safety = {key: bucket for (_, key), (_, bucket) in found(planted).items()}
+    safety = {key: bucket for (_, key), (_, bucket) in planted.found(CHECK).items()}
     assert {safety[key] for key in undelivered & safety.keys()} == {"report"}

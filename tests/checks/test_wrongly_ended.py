@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from checks.wrongly_ended import CHECK
-from hermes_doctor.engine.model import RelationRule
 from hermes_doctor.store import wrong_ends
 from hermes_doctor.store.lineage import AUTOMATIC_REASONS, RESET_REASONS
 from hermes_doctor.store.liveness import routes
@@ -18,7 +17,6 @@ from tests.checks.ends_and_counts import SHOWN, WRONG, scene
 from tests.checks.support import findings_of
 from tests.oracle.releases import CHAINS, Release, get
 from tests.oracle.templates import LivedIn
-from tests.store.views import view_of
 
 OLD, NEW = get("0.18.2"), get("0.22.2")
 
@@ -31,14 +29,7 @@ def test_all_cases(release: Release, oracle: None, shared_folder: Path) -> None:
 
 @pytest.mark.parametrize("release", [get("0.13.0"), NEW], ids=str)
 def test_asked_about_single_rows_it_says_the_same(release: Release, oracle: None, shared_folder: Path) -> None:
-    home = scene(shared_folder, release)
-    assert isinstance(CHECK.rule, RelationRule)
-    with view_of(home.home.store, home=home.home.path, now=home.now) as view:
-        everything = {finding.key: finding for finding in CHECK.rule.find(view, None)}
-        keys = [row[0] for row in view.rows("SELECT id FROM sessions")]
-        assert {finding.key: finding for finding in CHECK.rule.find(view, keys)} == everything
-        for key in keys:
-            assert list(CHECK.rule.find(view, [key])) == [f for f in everything.values() if f.key == key]
+    assert scene(shared_folder, release).judged_otherwise_alone(CHECK) == []
 
 
 @pytest.mark.parametrize("life", [(release.version,) for release in SHOWN] + [CHAINS[0]], ids="→".join)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
@@ -14,7 +16,7 @@ from fixes import FIXES
 from hermes_doctor.engine.apply import apply_store
 from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, RowMovedError
 from hermes_doctor.engine.journal import Journal, Run
-from hermes_doctor.engine.model import Check, Finding
+from hermes_doctor.engine.model import Check, Finding, Safety
 from hermes_doctor.engine.plan import Chosen, StoreFix
 from hermes_doctor.engine.scan import ScanOptions, scan_store
 from hermes_doctor.engine.stopping import Stop
@@ -24,6 +26,9 @@ from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import read_shape
 from hermes_doctor.store.view import StoreView
 from hermes_doctor.store.writing import open_for_writing
+from tests.whole.identical import difference, image_of
+
+SeenT = TypeVar("SeenT")
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,64 @@ class Patient:
 def outcome(change: StoreFix | StoreUndo) -> tuple[str, int, str | None]:
     """How it ended: the outcome, the exit code and the reason."""
     return change.outcome, int(change.exit_code), change.reason
+
+
+def mend_with_all(patient: Patient, check: Check, fix: Fix) -> StoreFix:
+    """Mend with every check and fix there is, this one's turn being first."""
+    checks = [check, *(other for other in CHECKS if other.name != check.name)]
+    fixes = [fix, *(other for other in FIXES if other.check != check.name)]
+    return patient.mend(checks=checks, fixes=fixes)
+
+
+def there_and_back(
+    patient: Patient, check: Check, fix: Fix, look: Callable[[Path], SeenT]
+) -> tuple[SeenT, SeenT, SeenT]:
+    """Mend with that fix and take it back: what is seen of the store before, between and behind the two."""
+    before = look(patient.store)
+    done = patient.mend(checks=[check], fixes=[fix])
+    between = look(patient.store)
+    if done.run is not None:
+        patient.undo(done.run)
+    return before, between, look(patient.store)
+
+
+@contextmanager
+def mended_once(patient: Patient, check: Check, fix: Fix, findings: Sequence[Finding]) -> Iterator[None]:
+    """Mend what none but an unsafe fix mends, and take it back at the end; ``findings``: all that is there before.
+
+    Fails where anything is mended without ``--unsafe``, is left, is mended twice, or does not come back.
+    """
+    safely = patient.mend(checks=[check], fixes=[fix], unsafe=False)
+    assert (outcome(safely), safely.run) == (("nothing-to-do", 0, None), None)
+    done = patient.mend(checks=[check], fixes=[fix])
+    assert outcome(done) == ("fixed", 0, None)
+    assert [finding for finding in patient.findings([check]) if finding.fix is not Safety.NONE] == []
+    again = patient.mend(checks=[check], fixes=[fix])
+    assert (outcome(again), again.run) == (("nothing-to-do", 0, None), None)
+    yield
+    assert outcome(patient.undo(done.run)) == ("fixed", 0, None)
+    assert patient.findings([check]) == list(findings)
+
+
+def mended_and_taken_back(patient: Patient, mend: Callable[[], str | None]) -> list[str]:
+    """What differs from before once the run that ``mend`` names is taken back."""
+    before = image_of(patient.store)
+    run = mend()
+    assert outcome(patient.undo(run)) == ("fixed", 0, None)
+    return difference(before, image_of(patient.store))
+
+
+def mend_too_late(patient: Patient, check: Check, fix: Fix, change: Callable[[Mending, Finding], None]) -> StoreFix:
+    """Mend where each row is changed just before its turn; fails where anything is left of that, or of the fix."""
+
+    def late(mending: Mending, finding: Finding) -> None:
+        change(mending, finding)
+        fix.mend(mending, finding)
+
+    before = image_of(patient.store)
+    done = patient.mend(checks=[check], fixes=[replace(fix, mend=late)])
+    assert difference(before, image_of(patient.store)) == []
+    return done
 
 
 def change_meanwhile(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from fixes.double_encoded import FIX as UNWRAP
 from hermes_doctor.engine.cure import Mending, RowMovedError
 from hermes_doctor.engine.model import Finding
 from hermes_doctor.store.counters import drifts
-from tests.checks.ends_and_counts import DRIFT, SHOWN, Scene, scene
+from tests.checks.ends_and_counts import DRIFT, SHOWN, Scene
 from tests.fixes.support import outcome
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
@@ -24,11 +23,6 @@ from tests.oracle.steps import call
 from tests.whole.identical import difference, image_of
 
 NEW = get("0.22.2")
-
-
-@pytest.fixture
-def patient(oracle: None, shared_folder: Path, tmp_path: Path) -> Callable[[Release], Scene]:
-    return lambda release: scene(shared_folder, release).copy(tmp_path)
 
 
 @pytest.mark.parametrize("release", SHOWN, ids=str)

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from checks import CHECKS
 from checks.crossed_ends import CHECK
-from fixes import FIXES
 from fixes.crossed_ends import FIX
-from hermes_doctor.engine.cure import FixRefusedError, Mending, RowMovedError
+from hermes_doctor.engine.cure import FixRefusedError, Mending
 from hermes_doctor.engine.model import Finding
-from tests.checks.ends_and_counts import CROSSED, SHOWN, Scene, scene
-from tests.fixes.support import outcome
+from tests.checks.ends_and_counts import CROSSED, SHOWN, Scene
+from tests.fixes.support import change_meanwhile, mend_with_all, outcome
 from tests.oracle.releases import Release, get
 from tests.whole.identical import difference, image_of
 
 NEW = get("0.22.2")
 NAME = f"{CROSSED}: compressed without an end"
-
-
-@pytest.fixture
-def patient(oracle: None, shared_folder: Path, tmp_path: Path) -> Callable[[Release], Scene]:
-    return lambda release: scene(shared_folder, release).copy(tmp_path)
 
 
 @pytest.mark.parametrize("release", SHOWN, ids=str)
@@ -49,11 +41,8 @@ def test_mended_at_rest_and_taken_back(release: Release, patient: Callable[[Rele
 def test_a_run_with_the_other_checks_comes_to_rest(release: Release, patient: Callable[[Release], Scene]) -> None:
     """Rows with a reason and no end are open to open-zombies, ended ones compressed to lineage-gaps."""
     home = patient(release)
-    others = {check.name for check in CHECKS} - {CHECK.name}
-    checks = [CHECK, *(check for check in CHECKS if check.name in others)]
-    fixes = [FIX, *(fix for fix in FIXES if fix.check in others)]
-    assert outcome(home.patient.mend(checks=checks, fixes=fixes)) == ("fixed", 0, None)
-    assert outcome(home.patient.mend(checks=checks, fixes=fixes)) == ("nothing-to-do", 0, None)
+    assert outcome(mend_with_all(home.patient, CHECK, FIX)) == ("fixed", 0, None)
+    assert outcome(mend_with_all(home.patient, CHECK, FIX)) == ("nothing-to-do", 0, None)
 
 
 @pytest.mark.parametrize("release", [get("0.13.0"), NEW], ids=str)
@@ -81,11 +70,8 @@ def test_all_conversations_replay_and_the_compressed_one_is_followed(
 )
 def test_a_row_that_somebody_changed_meanwhile_is_left(meanwhile: str, patient: Callable[[Release], Scene]) -> None:
     home = patient(NEW)
-    finding = home.findings(CHECK)[NAME]
-    with home.mending() as mending:
-        mending.connection.execute(meanwhile, (NAME,))
-        with pytest.raises(RowMovedError):
-            FIX.mend(mending, finding)
+    changes = (("PRAGMA foreign_keys = OFF", ()), (meanwhile, (NAME,)))
+    assert change_meanwhile(home.patient, FIX, home.findings(CHECK)[NAME], *changes) == "RowMovedError"
 
 
 def test_what_does_not_follow_is_refused(patient: Callable[[Release], Scene]) -> None:

@@ -12,11 +12,12 @@ import pytest
 from checks.hidden_chats import CHECK
 from fixes.hidden_chats import FIX
 from hermes_doctor.engine.cure import Fix, Mending
-from hermes_doctor.engine.model import Finding, Safety
+from hermes_doctor.engine.model import Finding
 from hermes_doctor.store.hidden_chats import without_mark
-from tests.checks.hidden_cases import UNSAFE
-from tests.checks.test_hidden_chats import CHATS, Planted, before_the_upgrade, plant_cases
-from tests.fixes.support import Patient, change_meanwhile, outcome
+from tests.checks.hidden_cases import UNSAFE, HiddenCase
+from tests.checks.support import Planted
+from tests.checks.test_hidden_chats import CHATS, before_the_upgrade, plant_cases
+from tests.fixes.support import Patient, change_meanwhile, mended_once, outcome, there_and_back
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, call, open_store, sql
@@ -27,17 +28,16 @@ CONFIG = json.dumps({"max_iterations": 90})
 
 
 @pytest.fixture(scope="module")
-def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Planted:
+def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Planted[HiddenCase]:
     """The cases in a store of the newest release; each test leaves it as it found it."""
     return plant_cases(Home(tmp_path_factory.mktemp("planted") / "home"), "0.22.2")
 
 
-def wrong(planted: Planted, fix: Fix) -> list[str]:
+def wrong(planted: Planted[HiddenCase], fix: Fix) -> list[str]:
     """Mend with that fix and take it back; say what is not as it must be."""
-    store, patient = planted.home.store, Patient(planted.home.store, planted.home.path)
-    before = image_of(store)
-    done = patient.mend(checks=[CHECK], fixes=[fix])
-    after = image_of(store)
+    patient = Patient(planted.home.store, planted.home.path)
+    seen = there_and_back(patient, CHECK, fix, lambda store: (image_of(store), index_faults(store)))
+    (before, _), (after, faults), (back, faults_at_last) = seen
     wanted: dict[object, object] = {
         case.id(name).encode(): b'{ "a" : 1.50 }' if case.name == "spaces about the mark" else CONFIG.encode()
         for case in planted.cases
@@ -50,29 +50,18 @@ def wrong(planted: Planted, fix: Fix) -> list[str]:
     lines += [
         line for line in difference(before, after) if ": model_config " not in line and " in messages_" not in line
     ]
-    lines += index_faults(store)
-    if done.run is not None:
-        patient.undo(done.run)
-    return lines + difference(before, image_of(store)) + index_faults(store)
+    return lines + faults + difference(before, back) + faults_at_last
 
 
-def test_every_mark_is_taken_off_once_and_put_back(planted: Planted) -> None:
+def test_every_mark_is_taken_off_once_and_put_back(planted: Planted[HiddenCase]) -> None:
     patient = Patient(planted.home.store, planted.home.path)
     assert index_faults(planted.home.store) == []
     assert wrong(planted, FIX) == []
-    safely = patient.mend(checks=[CHECK], fixes=[FIX], unsafe=False)
-    assert (outcome(safely), safely.run) == (("nothing-to-do", 0, None), None)
-    done = patient.mend(checks=[CHECK], fixes=[FIX])
-    assert outcome(done) == ("fixed", 0, None)
-    assert [finding for finding in patient.findings([CHECK]) if finding.fix is not Safety.NONE] == []
-    again = patient.mend(checks=[CHECK], fixes=[FIX])
-    assert (outcome(again), again.run) == (("nothing-to-do", 0, None), None)
-    listed = set(planted.home.listed("0.22.2", include_archived=True, project_compression_tips=False))
-    mended = {case.id(n) for case in planted.cases for n, (_, bucket) in case.hidden.items() if bucket is UNSAFE}
-    through = {key for key in mended if key.endswith(": c")}
-    assert mended - through <= listed
-    assert outcome(patient.undo(done.run)) == ("fixed", 0, None)
-    assert patient.findings([CHECK]) == list(planted.findings)
+    with mended_once(patient, CHECK, FIX, planted.findings):
+        listed = set(planted.home.listed("0.22.2", include_archived=True, project_compression_tips=False))
+        mended = {case.id(n) for case in planted.cases for n, (_, bucket) in case.hidden.items() if bucket is UNSAFE}
+        through = {key for key in mended if key.endswith(": c")}
+        assert mended - through <= listed
 
 
 def looks() -> list[Step]:
@@ -117,7 +106,7 @@ def test_search_by_parts_of_words_finds_them_again(home: Home, oracle: None) -> 
     assert home.run("0.22.2", [open_store(), sql(question)])[1] == [[len(case.sessions[0].said)]]
 
 
-def test_what_was_changed_meanwhile_is_left(planted: Planted) -> None:
+def test_what_was_changed_meanwhile_is_left(planted: Planted[HiddenCase]) -> None:
     patient = Patient(planted.home.store, planted.home.path)
     (finding,) = (f for f in planted.findings if f.key == "a cli chat: s")
     other = ("UPDATE sessions SET model_config = '{\"_delegate_from\": \"x\"}' WHERE id = 'a cli chat: s'", ())
@@ -159,5 +148,5 @@ VARIANTS: dict[str, Callable[[Mending, Finding], None]] = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_wrong_variant_fails(planted: Planted, name: str) -> None:
+def test_a_wrong_variant_fails(planted: Planted[HiddenCase], name: str) -> None:
     assert wrong(planted, replace(FIX, mend=VARIANTS[name])) != []

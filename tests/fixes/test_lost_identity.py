@@ -11,10 +11,11 @@ import pytest
 from checks.lost_identity import CHECK
 from fixes.lost_identity import FIX
 from hermes_doctor.engine.cure import Fix, Mending
-from hermes_doctor.engine.model import Finding, Safety
+from hermes_doctor.engine.model import Finding
 from tests.checks.identity_cases import CHAT, FOLDER, IdentityCase
-from tests.checks.test_lost_identity import Planted, plant_cases, rotation
-from tests.fixes.support import Patient, change_meanwhile, outcome
+from tests.checks.support import Planted
+from tests.checks.test_lost_identity import plant_cases, rotation
+from tests.fixes.support import Patient, change_meanwhile, mended_once, outcome, there_and_back
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, call
@@ -36,17 +37,15 @@ def _cell(case: IdentityCase, value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Planted:
+def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Planted[IdentityCase]:
     """The cases in a store of the newest release; each test leaves it as it found it."""
     return plant_cases(Home(tmp_path_factory.mktemp("planted") / "home"), "0.22.2")
 
 
-def wrong(planted: Planted, fix: Fix) -> list[str]:
+def wrong(planted: Planted[IdentityCase], fix: Fix) -> list[str]:
     """Mend with that fix and take it back; say what is not as it must be."""
-    store, patient = planted.home.store, Patient(planted.home.store, planted.home.path)
-    before = image_of(store)
-    done = patient.mend(checks=[CHECK], fixes=[fix])
-    after = image_of(store)
+    patient = Patient(planted.home.store, planted.home.path)
+    before, after, back = there_and_back(patient, CHECK, fix, image_of)
     wanted: dict[object, object] = {
         (key.encode(), column): value.encode()
         for case in planted.cases
@@ -62,9 +61,7 @@ def wrong(planted: Planted, fix: Fix) -> list[str]:
     }
     lines = [str(cell) for cell in written.keys() | wanted.keys() if written.get(cell) != wanted.get(cell)]
     lines += [line for line in difference(before, after) if not line.startswith("sessions ")]
-    if done.run is not None:
-        patient.undo(done.run)
-    return lines + difference(before, image_of(store))
+    return lines + difference(before, back)
 
 
 @pytest.mark.parametrize("version", ["0.18.2", "0.22.2"])
@@ -72,16 +69,8 @@ def test_every_case_is_filled_in_once_and_taken_back(home: Home, version: str) -
     planted = plant_cases(home, version)
     patient = Patient(home.store, home.path)
     assert wrong(planted, FIX) == []
-    safely = patient.mend(checks=[CHECK], fixes=[FIX], unsafe=False)
-    assert (outcome(safely), safely.run) == (("nothing-to-do", 0, None), None)
-    done = patient.mend(checks=[CHECK], fixes=[FIX])
-    assert outcome(done) == ("fixed", 0, None)
-    assert [finding for finding in patient.findings([CHECK]) if finding.fix is not Safety.NONE] == []
-    again = patient.mend(checks=[CHECK], fixes=[FIX])
-    assert (outcome(again), again.run) == (("nothing-to-do", 0, None), None)
-    assert index_faults(home.store) == []
-    assert outcome(patient.undo(done.run)) == ("fixed", 0, None)
-    assert patient.findings([CHECK]) == list(planted.findings)
+    with mended_once(patient, CHECK, FIX, planted.findings):
+        assert index_faults(home.store) == []
 
 
 def _looks(release: Release) -> list[Step]:
@@ -143,5 +132,5 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_wrong_variant_fails(planted: Planted, name: str) -> None:
+def test_a_wrong_variant_fails(planted: Planted[IdentityCase], name: str) -> None:
     assert wrong(planted, replace(FIX, mend=VARIANTS[name])) != []

@@ -12,10 +12,11 @@ import pytest
 from checks.same_titles import CHECK
 from fixes.same_titles import FIX
 from hermes_doctor.engine.cure import Fix, Mending
-from hermes_doctor.engine.model import Finding, Safety
-from tests.checks.test_same_titles import Planted, plant_cases
-from tests.checks.title_cases import CASES
-from tests.fixes.support import Patient, change_meanwhile, outcome
+from hermes_doctor.engine.model import Finding
+from tests.checks.support import Planted
+from tests.checks.test_same_titles import plant_cases
+from tests.checks.title_cases import CASES, TitleCase
+from tests.fixes.support import Patient, change_meanwhile, mended_once, outcome, there_and_back
 from tests.oracle.home import Home
 from tests.oracle.steps import call, sql
 from tests.whole.identical import Image, difference, image_of
@@ -25,7 +26,7 @@ NUMBERED = tuple(case for case in CASES if not case.refused)
 
 
 @pytest.fixture(scope="module")
-def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Planted:
+def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Planted[TitleCase]:
     """The cases in a store of the newest release; each test leaves it as it found it."""
     return plant_cases(Home(tmp_path_factory.mktemp("planted") / "home"), "0.22.2")
 
@@ -34,34 +35,23 @@ def titles_in(image: Image) -> dict[Any, Any]:
     return {row["id"]: row["title"] for row in image.table("sessions")}
 
 
-def wrong(planted: Planted, fix: Fix) -> list[Any]:
+def wrong(planted: Planted[TitleCase], fix: Fix) -> list[Any]:
     """Mend with that fix and take it back; say what is not as it must be."""
-    store, patient = planted.home.store, Patient(planted.home.store, planted.home.path)
-    before = image_of(store)
-    done = patient.mend(checks=[CHECK], fixes=[fix])
-    after = image_of(store)
+    patient = Patient(planted.home.store, planted.home.path)
+    before, after, back = there_and_back(patient, CHECK, fix, image_of)
     wanted = titles_in(before) | {
         case.id(name).encode(): title.encode() for case in planted.cases for name, title in case.renamed.items()
     }
     lines: list[Any] = sorted(titles_in(after).items() ^ wanted.items(), key=repr)
     lines += [line for line in difference(before, after) if ": title " not in line]
-    if done.run is not None:
-        patient.undo(done.run)
-    return lines + difference(before, image_of(store))
+    return lines + difference(before, back)
 
 
-def test_every_case_is_numbered_once_and_taken_back(planted: Planted) -> None:
+def test_every_case_is_numbered_once_and_taken_back(planted: Planted[TitleCase]) -> None:
     patient = Patient(planted.home.store, planted.home.path)
     assert wrong(planted, FIX) == []
-    safely = patient.mend(checks=[CHECK], fixes=[FIX], unsafe=False)
-    assert (outcome(safely), safely.run) == (("nothing-to-do", 0, None), None)
-    done = patient.mend(checks=[CHECK], fixes=[FIX])
-    assert outcome(done) == ("fixed", 0, None)
-    assert [finding for finding in patient.findings([CHECK]) if finding.fix is not Safety.NONE] == []
-    again = patient.mend(checks=[CHECK], fixes=[FIX])
-    assert (outcome(again), again.run) == (("nothing-to-do", 0, None), None)
-    assert outcome(patient.undo(done.run)) == ("fixed", 0, None)
-    assert patient.findings([CHECK]) == list(planted.findings)
+    with mended_once(patient, CHECK, FIX, planted.findings):
+        pass
 
 
 @pytest.mark.parametrize("version", ["0.13.0", "0.18.2", "0.22.2"])
@@ -126,5 +116,5 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_wrong_variant_fails(planted: Planted, name: str) -> None:
+def test_a_wrong_variant_fails(planted: Planted[TitleCase], name: str) -> None:
     assert wrong(planted, replace(FIX, mend=_running(VARIANTS[name]))) != []

@@ -13,19 +13,16 @@ from fixes import open_zombies as open_zombies_fix
 from fixes.stale_handoffs import FIX
 from hermes_doctor.engine.cure import Fix, Mending
 from hermes_doctor.engine.model import Finding, Safety
-from tests.checks.left_behind_cases import LIVES, Planted, Plots, plots
-from tests.fixes.support import Patient, outcome
+from tests.checks.left_behind_cases import LIVES, Planted, Plots
+from tests.fixes.support import mend_too_late, mended_and_taken_back, outcome
 from tests.oracle.steps import call
-from tests.whole.identical import difference, image_of
-
-__all__ = ["plots"]
 
 
 def mended(planted: Planted, fix: Fix = FIX) -> str | None:
     """Mend, and hold the store against what it was: returns the run."""
     wanted = {key for _, key in planted.expected(CHECK.name)}
     before = planted.rows("sessions", "id")
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
+    patient = planted.patient
     done = patient.mend(checks=[CHECK], fixes=[fix])
     assert outcome(done) == ("fixed", 0, None)
     assert {change.key for change in done.changes} == wanted
@@ -43,11 +40,7 @@ def mended(planted: Planted, fix: Fix = FIX) -> str | None:
 @pytest.mark.parametrize("life", LIVES, ids="→".join)
 def test_failed_and_taken_back(plots: Plots, life: tuple[str, ...]) -> None:
     planted = plots(*life)
-    before = image_of(planted.home.store)
-    run = mended(planted)
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
-    assert outcome(patient.undo(run)) == ("fixed", 0, None)
-    assert difference(before, image_of(planted.home.store)) == []
+    assert mended_and_taken_back(planted.patient, lambda: mended(planted)) == []
 
 
 @pytest.mark.parametrize("life", LIVES, ids="→".join)
@@ -69,7 +62,7 @@ def test_the_release_hands_it_off_again(plots: Plots, life: tuple[str, ...]) -> 
 def test_what_the_handoff_had_spared_is_ended_in_the_same_run(plots: Plots) -> None:
     """A session that is being handed off is no zombie; once the handoff has failed it is, and the run sees to both."""
     planted = plots("0.22.2")
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
+    patient = planted.patient
     zombies = [finding.key for finding in patient.findings([open_zombies.CHECK])]
     assert "running, for a month" not in zombies
     both = [open_zombies.CHECK, CHECK]
@@ -84,15 +77,11 @@ def test_a_row_that_moved_on_meanwhile_is_left(plots: Plots) -> None:
     """Found pending, and claimed before its turn came: the WHERE no longer holds."""
     planted = plots("0.22.2")
 
-    def late(mending: Mending, finding: Finding) -> None:
+    def meanwhile(mending: Mending, finding: Finding) -> None:
         mending.connection.execute("UPDATE sessions SET handoff_state = 'completed' WHERE id = ?", (finding.key,))
-        FIX.mend(mending, finding)
 
-    before = image_of(planted.home.store)
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
-    done = patient.mend(checks=[CHECK], fixes=[replace(FIX, mend=late)])
+    done = mend_too_late(planted.patient, CHECK, FIX, meanwhile)
     assert {change.state for change in done.changes} == {"gone"}
-    assert difference(before, image_of(planted.home.store)) == []
 
 
 def _set(statement: str) -> Callable[[Mending, Finding], None]:

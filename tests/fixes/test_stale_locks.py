@@ -11,13 +11,10 @@ from checks.stale_locks import CHECK
 from fixes.stale_locks import FIX
 from hermes_doctor.engine.cure import Fix, Mending
 from hermes_doctor.engine.model import Finding, Safety
-from tests.checks.left_behind_cases import LIVES, Planted, Plots, plots
+from tests.checks.left_behind_cases import LIVES, Planted, Plots
 from tests.checks.support import findings_of
-from tests.fixes.support import Patient, outcome
+from tests.fixes.support import mend_too_late, mended_and_taken_back, outcome
 from tests.oracle.steps import call, clock
-from tests.whole.identical import difference, image_of
-
-__all__ = ["plots"]
 
 TABLES = {
     "compression_locks": "session_id",
@@ -35,7 +32,7 @@ def mended(planted: Planted, fix: Fix = FIX) -> str | None:
     """Mend, and hold the store against what it was: returns the run."""
     before = {table: planted.rows(table, key) for table, key in TABLES.items()}
     sessions = planted.rows("sessions", "id")
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
+    patient = planted.patient
     done = patient.mend(checks=[CHECK], fixes=[fix])
     assert outcome(done) == ("fixed", 0, None)
     assert {change.row for change in done.changes} == stale(planted)
@@ -51,11 +48,7 @@ def mended(planted: Planted, fix: Fix = FIX) -> str | None:
 @pytest.mark.parametrize("life", SHOWN, ids="→".join)
 def test_deleted_and_taken_back(plots: Plots, life: tuple[str, ...]) -> None:
     planted = plots(*life)
-    before = image_of(planted.home.store)
-    run = mended(planted)
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
-    assert outcome(patient.undo(run)) == ("fixed", 0, None)
-    assert difference(before, image_of(planted.home.store)) == []
+    assert mended_and_taken_back(planted.patient, lambda: mended(planted)) == []
 
 
 @pytest.mark.parametrize("life", SHOWN, ids="→".join)
@@ -77,18 +70,14 @@ def test_the_release_takes_the_locks_anew(plots: Plots, life: tuple[str, ...]) -
 def test_one_that_was_renewed_meanwhile_is_left(plots: Plots) -> None:
     planted = plots("0.22.2")
 
-    def late(mending: Mending, finding: Finding) -> None:
+    def meanwhile(mending: Mending, finding: Finding) -> None:
         column = TABLES[finding.table]
         mending.connection.execute(
             f"UPDATE {finding.table} SET expires_at = expires_at + 300 WHERE {column} = ?", (finding.key,)
         )
-        FIX.mend(mending, finding)
 
-    before = image_of(planted.home.store)
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
-    done = patient.mend(checks=[CHECK], fixes=[replace(FIX, mend=late)])
+    done = mend_too_late(planted.patient, CHECK, FIX, meanwhile)
     assert {change.state for change in done.changes} == {"gone"}
-    assert difference(before, image_of(planted.home.store)) == []
 
 
 def _all_expired(mending: Mending, finding: Finding) -> None:

@@ -10,12 +10,10 @@ from checks.stuck_delegations import CHECK
 from fixes.stuck_delegations import FIX
 from hermes_doctor.engine.cure import Fix, Mending
 from hermes_doctor.engine.model import Finding, Safety
-from tests.checks.left_behind_cases import UNSAFE, Planted, Plots, plots
-from tests.fixes.support import Patient, outcome
+from tests.checks.left_behind_cases import UNSAFE, Planted, Plots
+from tests.fixes.support import mend_too_late, mended_and_taken_back, outcome
 from tests.oracle.steps import clock, use
 from tests.whole.identical import difference, image_of
-
-__all__ = ["plots"]
 
 LIVES = [("0.19.0",), ("0.22.2",), ("0.13.0", "0.16.0", "0.19.0", "0.22.2")]
 
@@ -27,7 +25,7 @@ def over_age(planted: Planted) -> set[str]:
 def mended(planted: Planted, fix: Fix = FIX) -> str | None:
     """Mend, and hold the store against what it was: returns the run."""
     before = planted.rows("async_delegations", "delegation_id")
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
+    patient = planted.patient
     done = patient.mend(checks=[CHECK], fixes=[fix])
     assert outcome(done) == ("fixed", 0, None)
     assert {change.key for change in done.changes} == over_age(planted)
@@ -40,11 +38,7 @@ def mended(planted: Planted, fix: Fix = FIX) -> str | None:
 @pytest.mark.parametrize("life", LIVES, ids="→".join)
 def test_deleted_and_taken_back(plots: Plots, life: tuple[str, ...]) -> None:
     planted = plots(*life)
-    before = image_of(planted.home.store)
-    run = mended(planted)
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
-    assert outcome(patient.undo(run)) == ("fixed", 0, None)
-    assert difference(before, image_of(planted.home.store)) == []
+    assert mended_and_taken_back(planted.patient, lambda: mended(planted)) == []
 
 
 @pytest.mark.parametrize("release", ["0.19.0", "0.22.2"])
@@ -78,7 +72,7 @@ def test_the_release_deletes_the_same_at_its_next_dispatch_and_not_fewer(plots: 
 def test_nothing_is_deleted_without_being_told_so(plots: Plots) -> None:
     planted = plots("0.22.2")
     before = image_of(planted.home.store)
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
+    patient = planted.patient
     done = patient.mend(checks=[CHECK], fixes=[FIX], unsafe=False)
     assert done.outcome == "nothing-to-do"
     assert difference(before, image_of(planted.home.store)) == []
@@ -88,15 +82,11 @@ def test_nothing_is_deleted_without_being_told_so(plots: Plots) -> None:
 def test_one_that_changed_meanwhile_is_left(plots: Plots, change: str) -> None:
     planted = plots("0.19.0")
 
-    def late(mending: Mending, finding: Finding) -> None:
+    def meanwhile(mending: Mending, finding: Finding) -> None:
         mending.connection.execute(f"UPDATE async_delegations SET {change} WHERE delegation_id = ?", (finding.key,))
-        FIX.mend(mending, finding)
 
-    before = image_of(planted.home.store)
-    patient = Patient(planted.home.store, planted.home.path, planted.now)
-    done = patient.mend(checks=[CHECK], fixes=[replace(FIX, mend=late)])
+    done = mend_too_late(planted.patient, CHECK, FIX, meanwhile)
     assert {each.state for each in done.changes if each.key in over_age(planted)} == {"gone"}
-    assert difference(before, image_of(planted.home.store)) == []
 
 
 WRONG = {

@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from checks import CHECKS
 from checks.wrongly_ended import CHECK
-from fixes import FIXES
 from fixes.wrongly_ended import FIX
-from hermes_doctor.engine.cure import FixRefusedError, Mending, RowMovedError
+from hermes_doctor.engine.cure import FixRefusedError, Mending
 from hermes_doctor.engine.model import Finding
-from tests.checks.ends_and_counts import SHOWN, WRONG, Scene, key_of, peer, scene
+from tests.checks.ends_and_counts import SHOWN, WRONG, Scene, key_of, peer
 from tests.checks.zombie_cases import MINUTE, Plot
-from tests.fixes.support import Patient, outcome
+from tests.fixes.support import Patient, change_meanwhile, mend_with_all, outcome
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, use
@@ -26,11 +23,6 @@ from tests.whole.identical import difference, image_of
 NEW = get("0.22.2")
 NAME = f"{WRONG}: tui_shutdown, and no gateway mends it"
 ENDS = ("tui_shutdown", "agent_close", "ws_orphan_reap", "startup_orphan_reap", "cli_close")
-
-
-@pytest.fixture
-def patient(oracle: None, shared_folder: Path, tmp_path: Path) -> Callable[[Release], Scene]:
-    return lambda release: scene(shared_folder, release).copy(tmp_path)
 
 
 @pytest.mark.parametrize("release", SHOWN, ids=str)
@@ -50,12 +42,9 @@ def test_mended_at_rest_and_taken_back(release: Release, patient: Callable[[Rele
 def test_a_run_with_the_other_checks_comes_to_rest(patient: Callable[[Release], Scene]) -> None:
     """A chat that is open again is no zombie: its route keeps it."""
     home = patient(get("0.18.2"))
-    others = {check.name for check in CHECKS} - {CHECK.name}
-    checks = [CHECK, *(check for check in CHECKS if check.name in others)]
-    fixes = [FIX, *(fix for fix in FIXES if fix.check in others)]
-    assert outcome(home.patient.mend(checks=checks, fixes=fixes)) == ("fixed", 0, None)
+    assert outcome(mend_with_all(home.patient, CHECK, FIX)) == ("fixed", 0, None)
     assert home.rows()[NAME]["ended_at"] is None
-    assert outcome(home.patient.mend(checks=checks, fixes=fixes)) == ("nothing-to-do", 0, None)
+    assert outcome(mend_with_all(home.patient, CHECK, FIX)) == ("nothing-to-do", 0, None)
 
 
 def chats(release: Release, part: str) -> list[Step]:
@@ -117,11 +106,8 @@ def _reached(home: Home, release: Release, part: str) -> set[str]:
 )
 def test_a_row_that_somebody_changed_meanwhile_is_left(meanwhile: str, patient: Callable[[Release], Scene]) -> None:
     home = patient(NEW)
-    finding = home.findings(CHECK)[NAME]
-    with home.mending() as mending:
-        mending.connection.execute(meanwhile, (NAME,))
-        with pytest.raises(RowMovedError):
-            FIX.mend(mending, finding)
+    changes = (("PRAGMA foreign_keys = OFF", ()), (meanwhile, (NAME,)))
+    assert change_meanwhile(home.patient, FIX, home.findings(CHECK)[NAME], *changes) == "RowMovedError"
 
 
 def test_an_end_that_is_not_known_is_refused(patient: Callable[[Release], Scene]) -> None:
