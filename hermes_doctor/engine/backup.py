@@ -40,8 +40,8 @@ _STEP_PAGES = 2048
 #: Longest wait for a writer, in milliseconds.
 _BUSY_MILLISECONDS = 5000
 
-#: When it was made, in UTC, and which one of that second it is.
-_NAME = re.compile(r"state-(\d{8}-\d{6})(?:-(\d+))?\.db")
+#: Of which store it is, when it was made, in UTC, and which one of that second it is.
+_NAME = re.compile(r"(.+)-(\d{8}-\d{6})(?:-(\d+))?\.db", re.DOTALL)
 _PARTIAL = ".partial"
 #: What a check says of rows that break a constraint: faults of the content, which a backup is to keep as they are.
 _CONTENT = re.compile(r"(NULL value in|CHECK constraint failed in|(TEXT|NUMERIC|non-\w+) value in) ")
@@ -69,14 +69,14 @@ def will_back_up(store_bytes: int, free: int, mode: BackupMode) -> bool:
 def make_backup(store: Path, folder: Path, progress: BackupProgress | None = None) -> Path:
     """Copy a store to ``<folder>/backups/state-<utc>.db`` and return that path; ``folder`` is its ``doctor`` folder.
 
-    The caller holds the doctor's lock, so whatever ``*.partial`` lies there was left by one that was stopped. Where
-    the store needs recovery, SQLite recovers it first, as it would for whoever opened it next. In rollback mode a
-    writer has to wait meanwhile. Raises BackupError, and whatever ``progress`` raises; nothing of a backup that came
-    to nothing is left.
+    The name begins as that of the store's own file does. The caller holds the doctor's lock, so whatever
+    ``*.partial`` lies there was left by one that was stopped. Where the store needs recovery, SQLite recovers it
+    first, as it would for whoever opened it next. In rollback mode a writer has to wait meanwhile. Raises
+    BackupError, and whatever ``progress`` raises; nothing of a backup that came to nothing is left.
     """
     try:
         place = _prepared(folder)
-        final = _free_name(place)
+        final = _free_name(place, store.resolve().name.removesuffix(".db"))
         partial = final.with_name(final.name + _PARTIAL)
         try:
             _copy(store, partial, progress)
@@ -110,16 +110,22 @@ def _prepared(folder: Path) -> Path:
     return place
 
 
-def _free_name(place: Path) -> Path:
+def _free_name(place: Path, store: str) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    numbers = [number for made, number in map(_order, place.iterdir()) if made == stamp]
-    return place / (f"state-{stamp}-{max(numbers) + 1}.db" if numbers else f"state-{stamp}.db")
+    numbers = [number for made, number in map(_order, _backups_of(store, place)) if made == stamp]
+    return place / (f"{store}-{stamp}-{max(numbers) + 1}.db" if numbers else f"{store}-{stamp}.db")
+
+
+def _backups_of(store: str, place: Path) -> list[Path]:
+    """Return the backups of that store: copies that were laid beside it and mended have theirs in the same folder."""
+    matches = ((entry, _NAME.fullmatch(entry.name)) for entry in place.iterdir())
+    return [entry for entry, match in matches if match and match.group(1) == store]
 
 
 def _order(backup: Path) -> tuple[str, int]:
     """When a backup was made, and which one of that second it is: backups sort by it. Other files sort first."""
     match = _NAME.fullmatch(backup.name)
-    return (match.group(1), int(match.group(2) or 1)) if match else ("", 0)
+    return (match.group(2), int(match.group(3) or 1)) if match else ("", 0)
 
 
 def _copy(store: Path, partial: Path, progress: BackupProgress | None) -> None:
@@ -228,8 +234,10 @@ def _put_on_disk(path: Path) -> None:
 
 
 def _prune(place: Path, newest: Path) -> None:
-    """Remove the oldest backups beyond those that are kept; never the one that was just made, whatever the clock."""
-    backups = (entry for entry in place.iterdir() if _NAME.fullmatch(entry.name) and entry.is_file())
+    """Remove a store's oldest backups beyond those that are kept; never the one just made, whatever the clock."""
+    named = _NAME.fullmatch(newest.name)
+    assert named is not None, "a backup has just been given its name"
+    backups = (entry for entry in _backups_of(named.group(1), place) if entry.is_file())
     older = sorted((entry for entry in backups if entry != newest), key=_order)
     for entry in older[: -(KEPT - 1)]:
         # One that cannot be removed costs room, no more.

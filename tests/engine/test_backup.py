@@ -188,6 +188,20 @@ def test_the_newest_three_are_kept(lived: Home, doctor: Path) -> None:
     assert set(backups(doctor)) == set(made[-3:])
 
 
+def test_a_copy_beside_the_store_has_backups_of_its_own(lived: Home, doctor: Path) -> None:
+    """They share a folder: neither may push out the other's, and a person must be able to tell them apart."""
+    copy = lived.store.with_name("state-20260101-000000.db")
+    shutil.copy(lived.store, copy)
+    ours = make_backup(lived.store, doctor)
+    others = [make_backup(copy, doctor).name for _ in range(4)]
+    assert all(re.fullmatch(r"state-20260101-000000-\d{8}-\d{6}(-\d+)?\.db", name) for name in others)
+    assert re.fullmatch(r"state-\d{8}-\d{6}\.db", ours.name)
+    assert backups(doctor) == sorted([ours.name, *others[-3:]])
+    alias = lived.store.with_name("alias.db")
+    alias.symlink_to(lived.store)
+    assert re.fullmatch(r"state-\d{8}-\d{6}(-\d+)?\.db", make_backup(alias, doctor).name)
+
+
 def test_a_backup_made_while_the_clock_is_behind_is_not_taken_for_the_oldest(lived: Home, doctor: Path) -> None:
     place = doctor / "backups"
     place.mkdir()
