@@ -110,6 +110,7 @@ class _Search:
     def suspects(self) -> list[Key]:
         """Return the rows that lack what their own parent has: one pass, one look-up for each child."""
         shape = self._view.shape
+        reason = shape.column("sessions", "end_reason", alias="p")
         lacks = " OR ".join(
             f"({shape.column('sessions', c, alias='sessions')} IS NULL"
             f" AND {shape.column('sessions', c, alias='p')} <> '')"
@@ -117,7 +118,7 @@ class _Search:
         )
         where = (
             "sessions.parent_session_id IS NOT NULL AND EXISTS (SELECT 1 FROM sessions p"
-            f" WHERE p.id = sessions.parent_session_id AND p.end_reason = '{COMPRESSION}' AND ({lacks}))"
+            f" WHERE p.id = sessions.parent_session_id AND {reason} = '{COMPRESSION}' AND ({lacks}))"
         )
         return [row[0] for row in self._view.reader.walk(shape.tables["sessions"], ["sessions.id"], where)]
 

@@ -46,7 +46,7 @@ _Step = Callable[[StoreView, Key], Key]
 
 def resume_target(view: StoreView, session: Key) -> Key:
     """Return the session that the store's release opens when this one is resumed; itself where it goes nowhere else."""
-    if not has_lineage(view.shape) or not view.shape.has("messages", "session_id"):
+    if not _can_go_on(view.shape) or not view.shape.has("messages", "session_id"):
         return session
     tip = compression_tip(view, session) if view.shape.version >= _TIP_FIRST else session
     if view.shape.version < _BY_MARKS:
@@ -60,7 +60,7 @@ def resume_target(view: StoreView, session: Key) -> Key:
 
 def compression_tip(view: StoreView, session: Key) -> Key:
     """Return where the compression chain below a session ends, as the store's release walks it."""
-    if not has_lineage(view.shape):
+    if not _can_go_on(view.shape):
         return session
     step = _next_by_marks if view.shape.version >= _BY_MARKS else _next_by_time
     links = _LONG_TIP_LINKS if view.shape.version >= _BOUND_TO_PARENT else _TIP_LINKS
@@ -73,11 +73,18 @@ def loaded_with(view: StoreView, session: Key) -> list[Key]:
     0.20.6: every row above it, by any edge. 0.21.5: the same, but of a branch itself only. 0.22.2: only what it
     continues. Older releases are answered for as 0.22.2 is: they count nothing.
     """
+    if not _can_go_on(view.shape):
+        return [session]
     if view.shape.version in range(_PAST_RESETS, _BOUND_TO_PARENT):
         if view.shape.version >= _NO_RESET_TIP and _mark(view, session, BRANCH_MARKER):
             return [session]
         return _walked(view, session, parent_of, _UP_LINKS - 1)
     return _walked(view, session, _continued_parent, _UP_LINKS - 1)
+
+
+def _can_go_on(shape: Shape) -> bool:
+    """Whether the store can say that a session goes on in another: a hand may have taken one of these columns away."""
+    return has_lineage(shape) and shape.has("sessions", "started_at", "ended_at", "end_reason")
 
 
 def has_messages(view: StoreView, session: Key) -> bool:
