@@ -35,8 +35,9 @@ Safe, but for these. Up to schema 29 upstream's prune goes by the start or the m
 row and may delete it at the next start: a row past its retention by that clock is unsafe, unless
 this home's config was read and turns `sessions.auto_prune` off. api_server and acp are unsafe up to
 schema 25, whose releases do not know the reason. Messaging platforms are always unsafe: a chat that
-still leads there would break. Other sources are reported only, and so are open rows that carry an
-end reason, which would be lost.
+still leads there would break. So is one of several continuations of a chat: releases resume the
+open one first, and would then resume another. Other sources are reported only, and so are open rows
+that carry an end reason, which would be lost.
 
 Upstream
 Issues 12029, 22071, 94924 (open rows that nobody ends), 94895, 94971, 118161 (live and pinned rows
@@ -95,6 +96,8 @@ def _finding(view: StoreView, row: LeftBehind) -> Finding:
     }
     if row.successor is not None:
         detail["successor"] = str(row.successor)
+    if row.forked:
+        detail["forked"] = True
     if safety is Safety.UNSAFE and ending_is_dangerous(view, row.age):
         detail["prunable"] = "once ended"
     why = _WHY.get(row.group) or _GONE[source or ""]
@@ -120,7 +123,7 @@ def _safety(view: StoreView, row: LeftBehind) -> tuple[Safety, str | None]:
     if row.end_reason is not None:
         return Safety.NONE, "it has no end but carries an end reason, which would be overwritten"
     too_old = row.group is Group.STANDING and view.shape.version <= _KNOWS_NOT_THE_REASON
-    if row.group is Group.MESSAGING or too_old or ending_is_dangerous(view, row.age):
+    if row.group is Group.MESSAGING or too_old or row.forked or ending_is_dangerous(view, row.age):
         return Safety.UNSAFE, None
     return Safety.SAFE, None
 

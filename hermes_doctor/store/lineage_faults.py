@@ -220,13 +220,21 @@ def _delegate_loop(view: StoreView, row: _Row) -> Fault | None:
 
 
 def _several(view: StoreView, row: _Row) -> Fault | None:
-    if not row.compressed:
-        return None
-    ended = trusted(row.ended_at)
-    going_on = tuple(each.id for each in row.going_on if not _was_delegated(each, ended))
+    going_on = _really_going_on(row)
     if len(going_on) < 2:
         return None
     return Fault(Kind.SEVERAL, row.id, going_on, count=len(going_on))
+
+
+def goes_on_in(view: StoreView, session: Key) -> tuple[Key, ...]:
+    """Return the sessions in which a compressed conversation goes on; where they are several, it was forked."""
+    return next((_really_going_on(row) for row in _rows(view, [session])), ()) if has_lineage(view.shape) else ()
+
+
+def _really_going_on(row: _Row) -> tuple[Key, ...]:
+    """Return the continuations without what only looks like one."""
+    ended = trusted(row.ended_at)
+    return tuple(each.id for each in row.going_on if not _was_delegated(each, ended))
 
 
 def _was_delegated(child: Continuation, parent_ended: float | None) -> bool:

@@ -12,6 +12,7 @@ from hermes_doctor.store.ages import WIDTH, Age, age_columns, age_from, ages_of
 from hermes_doctor.store.cells import Cell, Key, as_text
 from hermes_doctor.store.clocks import LATEST
 from hermes_doctor.store.lineage import Edge, chain_of, descendants_of, edge_sql, has_lineage
+from hermes_doctor.store.lineage_faults import goes_on_in
 from hermes_doctor.store.liveness import HANDING_OFF, heartbeat, kept, live_work, routed, routes
 from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.retention import retention
@@ -28,7 +29,8 @@ class LeftBehind:
 
     ``age``: of the row itself. ``idle``: seconds since it, or its compression chain, was last used; ``clock``: by
     which clock. ``end_reason``: of a row that is open by its time but carries a reason. ``successor``: the session
-    that has taken over a chat.
+    that has taken over a chat. ``forked``: it is one of several continuations of one chat, of which releases resume the
+    open one first.
     """
 
     session: Key
@@ -39,6 +41,7 @@ class LeftBehind:
     clock: str
     end_reason: Cell = None
     successor: Key = None
+    forked: bool = False
 
 
 @dataclass
@@ -150,7 +153,9 @@ def _judge(asked: _Asked, row: _Row) -> LeftBehind | None:
     if live_work(view, row.session) or heartbeat(view, row.source, newest):
         return None
     idle = view.now - newest
-    return LeftBehind(row.session, row.source, group, row.age, idle, clock, row.end_reason, successor)
+    going_on = goes_on_in(view, row.parent) if row.continues else ()
+    forked = row.session in going_on and len(going_on) > 1
+    return LeftBehind(row.session, row.source, group, row.age, idle, clock, row.end_reason, successor, forked)
 
 
 def _may_be_routed(view: StoreView, row: _Row, group: Group) -> bool:

@@ -349,6 +349,7 @@ WRONG: dict[str, Patch] = {
         "checks.open_zombies.ending_is_dangerous", lambda view, age: age.started < view.now - 90 * DAY
     ),
     "every newer sibling takes over": _set("hermes_doctor.store.open_rows.descendants_of", lambda view, key: Kin(())),
+    "a fork is no matter": _set("hermes_doctor.store.open_rows.goes_on_in", lambda view, session: ()),
     "chats like any other": _set("hermes_doctor.store.open_rows._successor", lambda asked, row: "somebody"),
 }
 

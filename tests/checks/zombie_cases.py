@@ -363,6 +363,26 @@ def _(plot: Plot) -> None:
     plot.do("set_session_pinned", plot.id(), True)
 
 
+def _forked(mark: dict[str, str] | None = None) -> Callable[[Plot], None]:
+    """A chat that goes on in an open row, and in another that was ended; ``mark``: of the other."""
+
+    def plant(plot: Plot) -> None:
+        plot.row(ago=9 * DAY)
+        plot.say(ago=9 * DAY)
+        plot.compress("", "open", ago=8 * DAY)
+        plot.say("open", ago=8 * DAY)
+        config = mark and {name: plot.id(part) for name, part in mark.items()}
+        plot.row("other", ago=7 * DAY, parent_session_id=plot.id(), model_config=config)
+        plot.say("other", ago=7 * DAY)
+        plot.end("other", "ws_orphan_reap", ago=6 * DAY)
+
+    return plant
+
+
+case("one of two continuations", {"open": UNSAFE})(_forked())
+case("the only continuation beside a branch", {"open": SAFE})(_forked({"_branched_from": ""}))
+
+
 @case("pin on the row that it continues", since="0.20.0")
 def _(plot: Plot) -> None:
     plot.row("parent", ago=30 * DAY)
