@@ -38,24 +38,29 @@ def damage(home: Home, release: Release, mode: str) -> None:
     home.run(release, [precreate(mode)])
     live(home, release)
     with planting(home, release) as plant:
-        for n in range(14):
-            plant.open_zombie(("cli", "tui", "cron", "subagent")[n % 4], idle=(3 + n) * 86_400)
-        for _ in range(4):
-            plant.killed_mid_turn()
-        for _ in range(5):
-            plant.orphan_stub("tui")
-            plant.orphan_stub("cli")
-        for _ in range(3):
-            plant.lineage_gap("no-continuation")
-            plant.lineage_gap("empty-continuation")
-            plant.lineage_gap("missing-parent")
-        plant.lineage_gap("self-parent")
-        _double_encoded(plant)
+        plant_faults(plant)
     if home.journal_mode() != mode:
         # Up to 0.19 a release makes every store a WAL one; where that does not work (network disks), it goes without.
         connection = apsw.Connection(str(home.store))
         connection.pragma("journal_mode", mode)
         connection.close()
+
+
+def plant_faults(plant: Planter) -> None:
+    """Plant the faults of the four kinds into a home that was lived in."""
+    for n in range(14):
+        plant.open_zombie(("cli", "tui", "cron", "subagent")[n % 4], idle=(3 + n) * 86_400)
+    for _ in range(4):
+        plant.killed_mid_turn()
+    for _ in range(5):
+        plant.orphan_stub("tui")
+        plant.orphan_stub("cli")
+    for _ in range(3):
+        plant.lineage_gap("no-continuation")
+        plant.lineage_gap("empty-continuation")
+        plant.lineage_gap("missing-parent")
+    plant.lineage_gap("self-parent")
+    _double_encoded(plant)
 
 
 def _double_encoded(plant: Planter) -> None:
