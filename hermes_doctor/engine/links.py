@@ -23,10 +23,21 @@ SELECT link."table", coalesce(link."to", (SELECT name FROM pragma_table_info(lin
 """
 
 
+#: The tables and columns that refer to a table, and the column there that they name.
+_POINTING = """
+SELECT tables.name, min(link."from"),
+       coalesce(min(link."to"), (SELECT name FROM pragma_table_info(link."table") WHERE pk = 1))
+  FROM pragma_table_list AS tables, pragma_foreign_key_list(tables.name) AS link
+ WHERE tables.schema = 'main' AND tables.type = 'table' AND link."table" = ? COLLATE NOCASE
+ GROUP BY tables.name, link.id HAVING count(*) = 1
+"""
+
+
 def dangling_before(connection: apsw.Connection, changes: Sequence[RowChange]) -> set[Reference]:
     """Return the references of the changed rows that pointed at no row before the changes were made.
 
     Called when they have been made, in the same transaction: a row that is there now, or that they deleted, was there.
+    References at rows that the changes made are among them, each with the key of the row that holds it, not its value.
     """
     deleted = {
         (change.table, json.dumps(json_key(value)))
@@ -34,7 +45,8 @@ def dangling_before(connection: apsw.Connection, changes: Sequence[RowChange]) -
         if change.op is Op.DELETE
         for value in change.key.values()
     }
-    return {
+    made = (change for change in changes if change.op is Op.INSERT)
+    return {reference for change in made for reference in _pointing_at(connection, change)} | {
         (change.table, column, shown)
         for change in changes
         for column, value, parent in _references(connection, change.table, change.before)
@@ -52,6 +64,30 @@ def newly_dangling(
         if (table, column, json.dumps(json_key(value))) not in known and not _exists(connection, table, column, value):
             return column
     return None
+
+
+def left_dangling(connection: apsw.Connection, removed: RowChange, allowed: Iterable[Reference]) -> str | None:
+    """Return the first table and column that newly refer to a row that has been removed, and is no more an allowed one.
+
+    ``allowed``: what `dangling_before` gave when the row was made.
+    """
+    known = set(allowed)
+    for table, column, key in _pointing_at(connection, removed):
+        if (table, column, key) not in known:
+            return f"{table}.{column}"
+    return None
+
+
+def _pointing_at(connection: apsw.Connection, change: RowChange) -> Iterator[Reference]:
+    """Give the references at a row, there or not, by the keys of the rows that hold them; single-column ones only."""
+    for table, column, target in connection.execute(_POINTING, (change.table,)).fetchall():
+        if change.after.get(str(target)) is None:
+            continue
+        keys = connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk", (table,)).fetchall()
+        listed = ", ".join(quote(str(name)) for (name,) in keys) or "rowid"
+        sql = f"SELECT {listed} FROM {quote(str(table))} WHERE {quote(str(column))} = ?"
+        for key in connection.execute(sql, (change.after[str(target)],)):
+            yield str(table), str(column), json.dumps([json_key(part) for part in key])
 
 
 def _references(connection: apsw.Connection, table: str, row: Mapping[str, Cell]) -> Iterator[tuple[str, Cell, str]]:

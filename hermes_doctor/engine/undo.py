@@ -27,7 +27,7 @@ from hermes_doctor.engine.gates import Planned, busy, refusal
 from hermes_doctor.engine.halts import halt
 from hermes_doctor.engine.identity import is_the_same
 from hermes_doctor.engine.journal import APPLIED, PENDING, UNDONE, UNKNOWN, Entry, Journal, Run, folder_of
-from hermes_doctor.engine.links import newly_dangling
+from hermes_doctor.engine.links import left_dangling, newly_dangling
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.pacing import Pacing
 from hermes_doctor.engine.plan import Outcome
@@ -298,6 +298,8 @@ def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange], lef
             dangles = newly_dangling(connection, change.table, {**change.key, **change.before}, entry.dangling)
             if dangles is not None:
                 raise CannotRestoreError(f"what {change.table}.{dangles} refers to is gone since", [change])
+        elif (holder := left_dangling(connection, change, entry.dangling)) is not None:
+            raise CannotRestoreError(f"{holder} refers to it since", [change])
     if set(check_rows(connection, shape, messages)) - wrong_before:
         raise CannotRestoreError("the search index would be left out of step")
 

@@ -142,6 +142,36 @@ def test_every_session_is_rebuilt_listed_and_replayed_and_taken_back(
     assert not release.since("0.21.5") or index_faults(home.store) == []
 
 
+def test_a_session_that_a_chat_goes_on_from_since_is_not_taken_away_again(template: Any, tmp_path: Path) -> None:
+    """hermes makes a continuation, and a message, without a change to the rebuilt row itself."""
+    sick = template(NEWEST, tmp_path / "home")
+    home, patient = sick.home, sick.patient
+    before = home.ask(NEWEST, sql("PRAGMA foreign_key_check"))
+    done = patient.mend(checks=[CHECK], fixes=[FIX])
+    home.run(
+        NEWEST,
+        [
+            call("create_session", "next", "cli", parent_session_id="gone-1"),
+            sql("INSERT INTO messages (session_id, role, content, timestamp) VALUES ('gone-2', 'user', 'x', ?)", SAID),
+        ],
+    )
+    undone = patient.undo(done.run)
+    left = {str(change.key): change.reason for change in undone.changes if change.state == "failed"}
+    assert left == {
+        "gone-1": "sessions.parent_session_id refers to it since",
+        "gone-2": "messages.session_id refers to it since",
+    }
+    assert (undone.outcome, int(undone.exit_code)) == ("partly-fixed", 1)
+    assert {"gone-1", "gone-2", "next"} <= image_of(home.store).ids()
+    assert sick.mendable - {"gone-1", "gone-2"} == sick.mendable - image_of(home.store).ids()
+    left_over = home.ask(NEWEST, sql("PRAGMA foreign_key_check"))
+    assert {tuple(row) for row in left_over} < {tuple(row) for row in before}
+    # Once nothing refers to them any more but what did before, they go as the others did.
+    home.run(NEWEST, [sql("DELETE FROM messages WHERE content = 'x'"), call("delete_session", "next")])
+    assert outcome(patient.undo(done.run)) == ("fixed", 0, None)
+    assert home.ask(NEWEST, sql("PRAGMA foreign_key_check")) == before
+
+
 @SOME
 def test_rows_index_and_messages_are_as_they_must_be(template: Any, tmp_path: Path, release: Release) -> None:
     assert wrong(template(release, tmp_path / "home"), FIX) == []
