@@ -67,13 +67,7 @@ class FixJson(_ChangesJson):
         """Write one store: what stood in the way, its changes one by one, then what they came to."""
         backup, prune = result.backup_forecast, result.prune_forecast
         head = {
-            "path": result.ref.path,
-            "home": result.ref.home,
-            "profile": result.ref.profile,
-            "condition": result.scan.condition.value,
-            "run": result.run,
-            "would_be_refused": result.would_be_refused,
-            "reason": result.reason,
+            **_head(result),
             "backup": result.backup,
             "backup_planned": None if backup is None else asdict(backup),
             "journal": result.journal if result.run else None,
@@ -100,13 +94,7 @@ class UndoJson(_ChangesJson):
     def store(self, result: StoreUndo) -> None:
         """Write the store: what stood in the way, the rows one by one, then what they came to."""
         head = {
-            "path": result.ref.path,
-            "home": result.ref.home,
-            "profile": result.ref.profile,
-            "condition": result.scan.condition.value,
-            "run": result.run,
-            "would_be_refused": result.would_be_refused,
-            "reason": result.reason,
+            **_head(result),
             "journal": result.journal,
         }
         restored = result.count(RESTORED)
@@ -120,6 +108,18 @@ class UndoJson(_ChangesJson):
             "exit_code": int(result.exit_code),
         }
         self._database(head, result.changes, tail)
+
+
+def _head(result: StoreFix | StoreUndo) -> dict[str, object]:
+    return {
+        "path": result.ref.path,
+        "home": result.ref.home,
+        "profile": result.ref.profile,
+        "condition": result.scan.condition.value,
+        "run": result.run,
+        "would_be_refused": result.would_be_refused,
+        "reason": result.reason,
+    }
 
 
 def _change(change: Change) -> dict[str, object]:

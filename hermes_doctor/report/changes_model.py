@@ -9,18 +9,16 @@ from typing import Generic, Protocol, TypeVar
 
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.plan import Outcome
+from hermes_doctor.report.model import RunStart
 
 #: What is reported of one store: a StoreFix or a StoreUndo.
 Result_contra = TypeVar("Result_contra", contravariant=True)
 
 
 @dataclass(frozen=True)
-class ChangesStart:
-    """The beginning: the doctor's version, SQLite's, the time in seconds since the epoch, plan or work."""
+class ChangesStart(RunStart):
+    """The beginning of a run that changes stores, or of its plan. ``applied``: whether it is the work itself."""
 
-    version: str
-    sqlite: str
-    started_at: float
     applied: bool
 
 

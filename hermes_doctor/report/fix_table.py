@@ -10,7 +10,18 @@ from hermes_doctor.engine.model import Check, ExitCode, Finding
 from hermes_doctor.engine.plan import NEEDS_UNSAFE, StoreFix
 from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSED, Change
 from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
-from hermes_doctor.report.layout import Look, Paragraphs, facts, header, next_lines, row_name, some, table, wrapped
+from hermes_doctor.report.layout import (
+    Look,
+    Paragraphs,
+    facts,
+    header,
+    next_lines,
+    obstacle,
+    row_name,
+    some,
+    table,
+    wrapped,
+)
 from hermes_doctor.report.words import counted, duration, number, short_path, size, visible
 
 #: What a row of the table counts besides the states of changes.
@@ -52,10 +63,10 @@ class FixTable:
                 self._page.add([self._nothing(result)])
             return
         if result.scan.bundle is None:
-            self._page.add([self._look.ink.bold(short_path(result.ref.path)), *self._problem(result)])
+            self._page.add([self._look.ink.bold(short_path(result.ref.path)), *obstacle(result, self._look)])
             return
         self._aside = self._aside or result.count(REFUSED) > 0
-        lines = [header(result.scan, self._look), *self._problem(result)]
+        lines = [header(result.scan, self._look), *obstacle(result, self._look)]
         if result.changes:
             lines += ["", self._counts(result), *self._examples(result), *self._set_aside(result)]
         lines += self._around(result)
@@ -91,19 +102,6 @@ class FixTable:
         only = len(result.scan.findings)
         told = [f"{counted(only, 'finding')} that no fix is for"] if only else []
         return " · ".join([f"{path}   {word}", *facts(result.scan), *told])
-
-    def _problem(self, result: StoreFix) -> list[str]:
-        """What stands in the way, or went wrong."""
-        if result.reason and result.outcome in ("refused", "failed", "stopped"):
-            word = {"refused": "Refused", "failed": "Failed", "stopped": "Stopped"}[result.outcome]
-            lines = self._wrap(f"{self._look.ink.bad(word)}: {visible(result.reason)}.", "  ", "    ")
-            if result.scan.next_step and result.outcome == "failed":
-                lines += self._wrap(f"Next: {visible(result.scan.next_step)}", "  ", "    ")
-            return lines
-        if result.would_be_refused:
-            word = self._look.ink.bad("It would be refused now")
-            return self._wrap(f"{word}: {visible(result.would_be_refused)}.", "  ", "    ")
-        return []
 
     def _counts(self, result: StoreFix) -> str:
         states = _states_by_check(result)

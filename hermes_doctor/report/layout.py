@@ -9,7 +9,9 @@ from typing import TextIO
 
 from tabulate import tabulate
 
+from hermes_doctor.engine.plan import StoreFix
 from hermes_doctor.engine.scan import StoreScan
+from hermes_doctor.engine.undo import StoreUndo
 from hermes_doctor.report.ink import Ink
 from hermes_doctor.report.words import counted, key_text, short_path, size, visible
 from hermes_doctor.store.cells import Key
@@ -137,6 +139,20 @@ def next_lines(commands: Sequence[str], width: int) -> list[str]:
     if not commands or len(together) <= width:
         return [together] if commands else []
     return [f"{'  or' if place else 'Next'}: {command}" for place, command in enumerate(commands)]
+
+
+def obstacle(result: StoreFix | StoreUndo, look: Look) -> list[str]:
+    """What stands in the way of a change, planned or carried out, or went wrong with it, and what to type next."""
+    word = {"refused": "Refused", "failed": "Failed", "stopped": "Stopped"}.get(result.outcome)
+    if word is not None and result.reason:
+        lines = wrapped(f"{look.ink.bad(word)}: {visible(result.reason)}.", look.width, "  ", "    ")
+        if result.scan.next_step and result.outcome == "failed":
+            lines += wrapped(f"Next: {visible(result.scan.next_step)}", look.width, "  ", "    ")
+        return lines
+    if result.would_be_refused:
+        word = look.ink.bad("It would be refused now")
+        return wrapped(f"{word}: {visible(result.would_be_refused)}.", look.width, "  ", "    ")
+    return []
 
 
 def some(names: Sequence[str], limit: int) -> str:

@@ -9,7 +9,7 @@ from typing import TextIO
 from hermes_doctor.engine.transaction import Change
 from hermes_doctor.engine.undo import CHANGED_SINCE, FAILED, PLANNED, RESTORED, StoreUndo
 from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
-from hermes_doctor.report.layout import Look, Paragraphs, header, next_lines, row_name, some, table, wrapped
+from hermes_doctor.report.layout import Look, Paragraphs, header, next_lines, obstacle, row_name, some, table, wrapped
 from hermes_doctor.report.words import counted, duration, number, visible
 
 
@@ -54,15 +54,9 @@ class UndoTable:
             self._page.add(lines)
 
     def _problem(self, result: StoreUndo) -> list[str]:
-        word = {"refused": "Refused", "failed": "Failed", "stopped": "Stopped"}.get(result.outcome)
-        if word is not None and result.reason:
-            lines = self._wrap(f"{self._look.ink.bad(word)}: {visible(result.reason)}.", "  ", "    ")
-            if result.scan.next_step and result.outcome == "failed":
-                lines += self._wrap(f"Next: {visible(result.scan.next_step)}", "  ", "    ")
-            return lines
-        if result.would_be_refused:
-            word = self._look.ink.bad("It would be refused now")
-            return self._wrap(f"{word}: {visible(result.would_be_refused)}.", "  ", "    ")
+        told = obstacle(result, self._look)
+        if told:
+            return told
         # Neither refused nor failed: it is another store, in which nothing can be put back.
         return self._wrap(f"{visible(result.reason)}.", "  ", "    ") if result.reason else []
 
