@@ -50,7 +50,8 @@ def undo(context: click.Context, run: str, target: Path | None, apply: bool, out
     for store, reason in found.unreadable:
         say(f"the journal of {store} cannot be read ({reason}).")
     past = one_run(run, found)
-    newer = [each.run.run for each in found.runs if _stands_over(each, past)]
+    named = [target] if target else []
+    newer = [typed("doctor", "undo", each.run.run, *named) for each in found.runs if _stands_over(each, past)]
     with destination(output.file, [past.store]) as stream:
         code = _undo(
             found.ref(past),
@@ -58,7 +59,7 @@ def undo(context: click.Context, run: str, target: Path | None, apply: bool, out
             apply,
             output,
             stream,
-            typed("doctor", "undo", run, *([target] if target else [])),
+            typed("doctor", "undo", run, *named),
             newer,
         )
     context.exit(code)
@@ -115,10 +116,8 @@ def _left_some(result: StoreUndo) -> bool:
 
 
 def _next(outcome: Outcome, again: str, newer: Sequence[str]) -> list[str]:
-    """Return what may be typed next: newer runs that stand over this one come first."""
-    following = (
-        [f"{typed('doctor', 'undo', newer[0])} (a newer run that may have changed the same rows)"] if newer else []
-    )
+    """Return what may be typed next: ``newer``, which take back newer runs that stand over this one, come first."""
+    following = [f"{newer[0]} (a newer run that may have changed the same rows)"] if newer else []
     if outcome == "planned":
         following.append(f"{again} --apply (does it)")
     elif outcome == "stopped":

@@ -180,6 +180,8 @@ def test_a_newer_run_is_named_where_it_stands_over_an_older_one(damaged: Path) -
     second = mend(damaged, "--check", "open-zombies")
     shown = run("undo", first)
     assert f"Next: doctor undo {second} (a newer run that may have changed the same rows)" in shown.output
+    named = " ".join(run("undo", first, damaged).output.split())
+    assert f"Next: doctor undo {second} {damaged} (a newer run that may have changed the same rows)" in named
     assert undone(second, "--apply")[0] == 0
     write(damaged, "UPDATE sessions SET ended_at = 1, end_reason = 'x' WHERE id = 'killed-in-march'")
     assert "newer run" not in run("undo", first).output
