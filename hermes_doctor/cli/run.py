@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -15,6 +16,7 @@ import click
 
 from hermes_doctor.cli.app import app
 from hermes_doctor.cli.failures import describe
+from hermes_doctor.host.room import temporary_folder
 
 _FAILED = 3
 _STOPPED = 7
@@ -31,6 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code (contract: "Exit codes")."""
     _listen()
     _speak_plainly()
+    tempfile.tempdir = str(temporary_folder())
     try:
         code = _invoke(arguments)
         sys.stdout.flush()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
+import tempfile
 from pathlib import Path
+
+#: Where the system keeps temporary files, tried in this order after what the environment names.
+_TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")
 
 
 def free_bytes(folder: Path) -> int:
@@ -12,6 +18,20 @@ def free_bytes(folder: Path) -> int:
     A user's quota is not counted. Raises OSError where the file system cannot be asked.
     """
     return shutil.disk_usage(_existing(folder)).free
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files, which may turn out not to be writable.
+
+    tempfile's own choice, but never the working directory, where it ends when the others are full or read-only, and
+    which it writes to in order to try it: that may be a Hermes home, in which a scan must leave no trace.
+    """
+    if sys.platform == "win32":
+        return Path(tempfile.gettempdir())
+    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    folders = [Path(each).absolute() for each in (*named, *_TEMPORARY) if each]
+    usable = (folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))
+    return next(usable, Path(_TEMPORARY[0]))
 
 
 def same_filesystem(left: Path, right: Path) -> bool:

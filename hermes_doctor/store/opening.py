@@ -312,7 +312,7 @@ def _by_rung(rung: Rung, request: _Request) -> tuple[Rung, _Opened]:
         raise StoreProblem(
             Condition.UNREADABLE,
             f"{printable(request.bundle.path)} needs recovery, which the doctor does on a private copy; that takes "
-            f"{no_room.needed:,} bytes, and {printable(no_room.folder)} has not as many free",
+            f"{no_room.needed:,} bytes, and {printable(no_room.folder)} has not as many free, or is not writable",
             "set TMPDIR to a folder with more room, or start hermes once: it recovers the store itself",
         ) from None
 
@@ -354,14 +354,17 @@ def _copied(request: _Request) -> _Opened:
     bundle = request.bundle
     sizes = bundle.size + (bundle.wal_bytes or 0) + (bundle.journal_bytes or 0)
     needed = sizes + _SPARE_BYTES
-    if shutil.disk_usage(request.temporary).free < needed:
-        raise _NoRoom(needed, request.temporary)
     with ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="hermes-doctor-", dir=request.temporary, ignore_cleanup_errors=True)
+        try:
+            if shutil.disk_usage(request.temporary).free < needed:
+                raise _NoRoom(needed, request.temporary)
+            private = tempfile.TemporaryDirectory(
+                prefix="hermes-doctor-", dir=request.temporary, ignore_cleanup_errors=True
             )
-        )
+        except OSError:
+            # It is missing, or not writable.
+            raise _NoRoom(needed, request.temporary) from None
+        folder = Path(stack.enter_context(private))
         try:
             copy = _copy_bundle(bundle, folder, held=request.holding.state == "yes")
         except OSError as error:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import stat
 import struct
+import subprocess
 import sys
 import termios
 import time
@@ -84,6 +85,38 @@ def test_a_scan_changes_nothing(tmp_path: Path, damaged: Path) -> None:
     doctor(tmp_path, "scan", damaged.parent)
     assert listing(damaged.parent) == before
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+READ_ONLY = """mount --bind "$PWD" "$PWD" || exit 9
+for folder in /tmp /var/tmp /usr/tmp; do
+    [ -d "$folder" ] && { mount --rbind "$folder" "$folder" && mount -o remount,ro,bind "$folder" || exit 9; }
+done
+cd "$PWD"
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_where_no_temporary_file_can_be_made_none_is_made_in_the_home(damaged: Path, log: bool) -> None:
+    folder = damaged.parent
+    if log:
+        (folder / "state.db-wal").write_bytes(b"a log without its index is recovered in a private copy")
+    before = (listing(folder), folder.stat().st_mtime_ns)
+    kept = {name: value for name, value in environment(folder.parent).items() if name != "TMPDIR"}
+    command = ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh", *MODULE, "scan"]
+    # Standing in the home, as people do: that is where Python puts its temporary files as a last resort.
+    done = subprocess.run(command, cwd=folder, env={**kept, "HERMES_HOME": str(folder)}, capture_output=True, text=True)
+    if done.returncode == 9 or "unshare" in done.stderr:
+        pytest.skip(f"needs the right to mount: {done.stderr.strip()}")
+    assert (listing(folder), folder.stat().st_mtime_ns) == before
+    assert done.stderr == ""
+    if log:
+        assert done.returncode == 4
+        assert "is not writable" in " ".join(done.stdout.split())
+        assert "TMPDIR" in done.stdout
+    else:
+        assert done.returncode == 1
+        assert "could not be checked" not in done.stdout
 
 
 @pytest.mark.parametrize(
