@@ -5,16 +5,19 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tabulate import tabulate
 
-from hermes_doctor.engine.plan import StoreFix
-from hermes_doctor.engine.scan import StoreScan
-from hermes_doctor.engine.undo import StoreUndo
 from hermes_doctor.report.ink import Ink
 from hermes_doctor.report.words import counted, key_text, short_path, size, visible
 from hermes_doctor.store.cells import Key
+
+if TYPE_CHECKING:
+    # A scan needs nothing of what plans and undoes, nor the packages that these need.
+    from hermes_doctor.engine.plan import StoreFix
+    from hermes_doctor.engine.scan import StoreScan
+    from hermes_doctor.engine.undo import StoreUndo
 
 #: Holders that are named before the rest is only counted.
 _NAMED_HOLDERS = 3
