@@ -17,20 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from filelock import FileLock
 
 from hermes_doctor.engine.cure import Mending
 from hermes_doctor.engine.model import Check, Finding, RelationRule
 from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import read_shape
 from hermes_doctor.store.view import StoreView
-from tests.checks.support import findings_of
-from tests.checks.zombie_cases import DAY, HOUR, MINUTE, Plot, Verdict
+from tests.checks.support import built_once, findings_of
+from tests.checks.zombie_cases import DAY, HOUR, MINUTE, Plot, Verdict, steps_of
 from tests.fixes.support import Patient
 from tests.oracle.history import CALLS
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
-from tests.oracle.steps import Step, clock, ref, use
+from tests.oracle.steps import Step, ref, use
 from tests.store.views import view_of
 
 DRIFT, CROSSED, WRONG = "counter-drift", "crossed-ends", "wrongly-ended"
@@ -163,27 +162,18 @@ class Scene:
 
 def scene(shared_folder: Path, release: Release) -> Scene:
     """The home of that release, built by whoever asks first; looking leaves no trace in it."""
-    folder = shared_folder / "ends-and-counts" / release.version
-    folder.mkdir(parents=True, exist_ok=True)
-    home, stamp = Home(folder / "home"), folder / "now"
-    with FileLock(folder / "lock"):
-        if not stamp.exists():
-            # A build that failed half-way is no home.
-            shutil.rmtree(home.path)
-            home, now = Home(home.path), time.time()
-            home.run(release, planted(release, now))
-            stamp.write_text(repr(now))
-    return Scene(home, release, float(stamp.read_text()))
+
+    def build(home: Home) -> float:
+        now = time.time()
+        home.run(release, planted(release, now))
+        return now
+
+    home, now = built_once(shared_folder / "ends-and-counts" / release.version, build)
+    return Scene(home, release, now)
 
 
 def planted(release: Release, now: float) -> list[Step]:
-    steps: list[Step] = []
-    for each in CASES:
-        if each.shown_by(release):
-            plot = Plot(each.name, release, now)
-            each.plant(plot)
-            steps += plot.steps
-    return [*steps, clock(None)]
+    return steps_of({each.name: each.plant for each in CASES if each.shown_by(release)}, release, now)
 
 
 # counter-drift ------------------------------------------------------------------------------------------------------

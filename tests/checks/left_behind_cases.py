@@ -22,10 +22,9 @@ from typing import Any
 
 import apsw
 import pytest
-from filelock import FileLock
 
 from hermes_doctor.engine.model import Check, Finding
-from tests.checks.support import findings_of
+from tests.checks.support import built_once, findings_of
 from tests.fixes.support import Patient
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
@@ -367,18 +366,15 @@ class Plots:
         self._shared, self._folder, self._copies = shared / "left-behind", folder, 0
 
     def __call__(self, *life: str) -> Planted:
-        built = self._shared / "+".join(life)
-        built.mkdir(parents=True, exist_ok=True)
-        with FileLock(built / "lock"):
-            if not (built / "now").exists():
-                # A build that failed half-way is none.
-                shutil.rmtree(built / "home", ignore_errors=True)
-                plant(Home(built / "home"), life, facts())
-                (built / "now").write_text(repr(facts().now))
+        def build(home: Home) -> float:
+            plant(home, life, facts())
+            return facts().now
+
+        home, now = built_once(self._shared / "+".join(life), build)
         self._copies += 1
         copy = self._folder / f"left-behind-{self._copies}"
-        shutil.copytree(built / "home", copy)
-        return Planted(Home(copy), get(life[-1]), float((built / "now").read_text()))
+        shutil.copytree(home.path, copy)
+        return Planted(Home(copy), get(life[-1]), now)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hermes_doctor.engine.model import Bucket
 from hermes_doctor.store.lineage_faults import Kind
@@ -404,8 +404,10 @@ LOOK_ALIKES: tuple[Case, ...] = (
 
 CASES = (*FAULTS, *LOOK_ALIKES)
 
+CaseT = TypeVar("CaseT", bound=Case)
 
-def plant(home: Home, release: Release, now: float, cases: tuple[Case, ...] = CASES) -> tuple[Case, ...]:
+
+def plant(home: Home, release: Release, now: float, cases: tuple[CaseT, ...]) -> tuple[CaseT, ...]:
     """Write the cases that this release's stores can show into a fresh home, in one process of the release."""
     suitable = tuple(case for case in cases if case.suits(release))
     steps: list[Step] = [open_store(), sql("PRAGMA foreign_keys=OFF")]

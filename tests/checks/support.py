@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import pytest
+from filelock import FileLock
 
 from hermes_doctor.engine.model import Check, Finding
 from hermes_doctor.engine.rows import ask
@@ -40,6 +42,21 @@ class Planted(Generic[CaseT]):
 def by_key(findings: Sequence[Finding]) -> list[Finding]:
     """The findings in the order of their keys."""
     return sorted(findings, key=lambda finding: str(finding.key))
+
+
+def built_once(folder: Path, build: Callable[[Home], float]) -> tuple[Home, float]:
+    """The home in that folder, built by whichever parallel worker asks first, and the moment that ``build`` returned.
+
+    Whoever changes it, changes a copy.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, stamp = folder / "home", folder / "now"
+    with FileLock(folder / "lock"):
+        if not stamp.exists():
+            # A build that failed half-way is no home.
+            shutil.rmtree(path, ignore_errors=True)
+            stamp.write_text(repr(build(Home(path))))
+    return Home(path), float(stamp.read_text())
 
 
 def once_a_release(

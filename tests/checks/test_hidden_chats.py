@@ -25,9 +25,8 @@ STORES = ("0.13.0", "0.22.2")
 
 def plant_cases(home: Home, version: str, cases: tuple[HiddenCase, ...] = CASES) -> Planted[HiddenCase]:
     now = time.time()
-    chosen = {each.name for each in plant(home, get(version), now, cases)}
-    found = findings_of(home.store, CHECK, home=home.path, now=now)
-    return Planted(home, now, tuple(each for each in cases if each.name in chosen), tuple(found))
+    shown = plant(home, get(version), now, cases)
+    return Planted(home, now, shown, tuple(findings_of(home.store, CHECK, home=home.path, now=now)))
 
 
 @pytest.fixture(scope="module")

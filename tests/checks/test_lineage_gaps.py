@@ -64,7 +64,7 @@ def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     def make(version: str) -> Planted:
         if version not in made:
             home, now = Home(tmp_path_factory.mktemp("planted") / "home"), time.time()
-            cases = plant(home, get(version), now)
+            cases = plant(home, get(version), now, CASES)
             found = findings_of(home.store, CHECK, home=home.path, now=now)
             made[version] = Planted(home, get(version), now, cases, tuple(found))
         return made[version]

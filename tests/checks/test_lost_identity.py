@@ -25,9 +25,8 @@ STORES = ("0.18.2", "0.22.2")
 
 def plant_cases(home: Home, version: str) -> Planted[IdentityCase]:
     now = time.time()
-    chosen = {case.name for case in plant(home, get(version), now, CASES)}
-    found = findings_of(home.store, CHECK, home=home.path, now=now)
-    return Planted(home, now, tuple(case for case in CASES if case.name in chosen), tuple(found))
+    shown = plant(home, get(version), now, CASES)
+    return Planted(home, now, shown, tuple(findings_of(home.store, CHECK, home=home.path, now=now)))
 
 
 @pytest.fixture(scope="module")

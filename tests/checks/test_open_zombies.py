@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from checks.open_zombies import CHECK
 from hermes_doctor.engine.model import Check, Finding, RelationRule, Safety, Severity
@@ -20,7 +19,7 @@ from hermes_doctor.store.cells import BadText, Cell, Key
 from hermes_doctor.store.clocks import DAY, HOUR
 from hermes_doctor.store.lineage import Kin
 from hermes_doctor.store.view import StoreView
-from tests.checks.support import findings_of
+from tests.checks.support import built_once, findings_of
 from tests.checks.zombie_cases import CASES, Case, Plot, expected_of, planted
 from tests.oracle.faults import planting
 from tests.oracle.home import Home
@@ -57,15 +56,13 @@ def plot(oracle: None, shared_folder: Path) -> Callable[[Release], Planted]:
     """Homes with all cases, one a release, built once per test run; scanning leaves no trace in them."""
 
     def make(release: Release) -> Planted:
-        folder = shared_folder / "zombies" / release.version
-        folder.mkdir(parents=True, exist_ok=True)
-        home, stamp = Home(folder / "home"), folder / "now"
-        with FileLock(folder / "lock"):
-            if not stamp.exists():
-                now = time.time()
-                home.run(release, planted(release, now))
-                stamp.write_text(repr(now))
-        return Planted(home, release, float(stamp.read_text()))
+        def build(home: Home) -> float:
+            now = time.time()
+            home.run(release, planted(release, now))
+            return now
+
+        home, now = built_once(shared_folder / "zombies" / release.version, build)
+        return Planted(home, release, now)
 
     return make
 

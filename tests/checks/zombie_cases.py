@@ -6,7 +6,7 @@ release serves them all, and says what is to be found of them. Wrong variants of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,12 +119,16 @@ def case(
 
 def planted(release: Release, now: float) -> list[Step]:
     """The steps of all cases that the release can show."""
+    return steps_of({each.name: each.plant for each in CASES if each.shown_by(release)}, release, now)
+
+
+def steps_of(plants: Mapping[str, Callable[[Plot], None]], release: Release, now: float) -> list[Step]:
+    """The steps that plant cases, by their names; the clock goes right again behind them."""
     steps: list[Step] = []
-    for each in CASES:
-        if each.shown_by(release):
-            plot = Plot(each.name, release, now)
-            each.plant(plot)
-            steps += plot.steps
+    for name, plant in plants.items():
+        plot = Plot(name, release, now)
+        plant(plot)
+        steps += plot.steps
     return [*steps, clock(None)]
 
 
