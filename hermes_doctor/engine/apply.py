@@ -198,9 +198,12 @@ class _Run:
         return mended
 
     def _given_up(self, finding: Finding) -> bool:
-        """Whether this run has tried the row in vain, or must not try it because the clock is in doubt."""
-        doubted = self.fix.clock_doubt is not None and self.chosen.fixes[finding.check].uses_clock
-        return doubted or (finding.check, finding.row) in self.in_vain
+        """Whether this run has tried the row in vain, or must not try it."""
+        return self._is_doubted(finding) or (finding.check, finding.row) in self.in_vain
+
+    def _is_doubted(self, finding: Finding) -> bool:
+        """Whether the row must be left because its fix goes by a clock that is in doubt."""
+        return self.fix.clock_doubt is not None and self.chosen.fixes[finding.check].uses_clock
 
     def _mend(self, writer: Writer, check: Check, findings: Sequence[Finding]) -> int:
         """Mend a few rows in one transaction; where that cannot be recorded whole, each in one of its own."""
@@ -244,7 +247,7 @@ class _Run:
             checkpoint_if_alone(fix.scan.bundle)
         after = scan_store(fix.ref, self.chosen.checks, replace(self.options), self.progress)
         fix.still_found = len(after.findings)
-        fix.left = sum(self.chosen.mends(finding) and not self._given_up(finding) for finding in after.findings)
+        fix.left = sum(self.chosen.mends(finding) and not self._is_doubted(finding) for finding in after.findings)
         after.findings.close()
         # A row that the plan named and no transaction came to: it stopped showing the fault by itself.
         if not self.stop:

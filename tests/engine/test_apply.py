@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -13,7 +14,9 @@ from fixes import double_encoded as cure
 from hermes_doctor.demo.home import make_demo_home
 from hermes_doctor.engine.apply import apply_store
 from hermes_doctor.engine.changes import changes_of
+from hermes_doctor.engine.cure import FixRefusedError, Mending
 from hermes_doctor.engine.journal import Journal
+from hermes_doctor.engine.model import ExitCode, Finding
 from hermes_doctor.engine.plan import Chosen
 from hermes_doctor.engine.scan import ScanOptions
 from hermes_doctor.engine.stopping import Stop
@@ -52,3 +55,23 @@ def test_a_row_of_more_than_a_mebibyte_has_a_transaction_of_its_own(tmp_path: Pa
     # Otherwise rows share transactions, once ten have been measured one by one.
     assert max(map(len, together)) > 1
     assert [len(keys) for keys in together[:10]] == [1] * 10
+
+
+def test_a_row_that_refuses_to_be_mended_is_left_and_says_so(tmp_path: Path) -> None:
+    store = make_demo_home(tmp_path / "home")
+
+    def mend(mending: Mending, finding: Finding) -> None:
+        if finding.key == 36:
+            raise FixRefusedError("not this one")
+        cure.FIX.mend(mending, finding)
+
+    fixes = {"double-encoded": replace(cure.FIX, mend=mend)}
+    chosen = Chosen([double_encoded.CHECK], fixes, unsafe=False)
+    ref = StoreRef(store, store.parent, "default")
+    fix = apply_store(ref, chosen, ScanOptions(), backup="never", stop=Stop())
+    fix.scan.findings.close()
+    assert (fix.outcome, fix.exit_code, fix.left) == ("partly-fixed", ExitCode.FINDINGS, 1)
+    states = {change.key: (change.state, change.reason) for change in fix.changes}
+    assert states.pop(36) == ("refused", "not this one")
+    assert set(states.values()) == {("applied", None)}
+    assert len(states) == 3
