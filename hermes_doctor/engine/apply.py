@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from hermes_doctor.engine.backup import BackupError, make_backup, will_back_up
+from hermes_doctor.engine.backup import BackupError, make_backup
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.forgetting import forget_old_runs
 from hermes_doctor.engine.gates import BackupMode, another_doctor, busy, refusal
@@ -19,7 +19,7 @@ from hermes_doctor.engine.halts import halt
 from hermes_doctor.engine.journal import Journal, folder_of
 from hermes_doctor.engine.model import Check, ExitCode, Finding
 from hermes_doctor.engine.pacing import Pacing
-from hermes_doctor.engine.plan import Chosen, StoreFix, plan_store, planned
+from hermes_doctor.engine.plan import Chosen, StoreFix, forecast_backup, plan_store, planned
 from hermes_doctor.engine.rows import find
 from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
 from hermes_doctor.engine.settle import settle_pending
@@ -29,7 +29,6 @@ from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSE
 from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
-from hermes_doctor.host.room import free_bytes
 from hermes_doctor.store.cells import quote
 from hermes_doctor.store.search_index import match_trigrams
 
@@ -126,9 +125,7 @@ class _Run:
     def work(self, folder: Path, backup: BackupMode) -> None:
         """Settle what an earlier stop left, back up, mend, and look again."""
         path = self.fix.ref.path
-        bundle = self.fix.scan.bundle
-        size = path.stat().st_size + ((bundle.wal_bytes or 0) if bundle else 0)
-        if will_back_up(size, free_bytes(folder), backup):
+        if forecast_backup(self.fix.scan, backup).made:
             self.fix.backup = make_backup(path, folder, self._backing_up)
             reach(Step.BACKED_UP)
         self.fix.journal = self.journal.path
@@ -245,7 +242,7 @@ class _Run:
         fix.holds = self.pacing.summary()
         if fix.scan.bundle is not None:
             checkpoint_if_alone(fix.scan.bundle)
-        after = scan_store(fix.ref, self.chosen.checks, replace(self.options), self.progress)
+        after = scan_store(fix.ref, self.chosen.checks, self.options, self.progress)
         fix.still_found = len(after.findings)
         fix.left = sum(self.chosen.mends(finding) and not self._is_doubted(finding) for finding in after.findings)
         after.findings.close()

@@ -201,7 +201,7 @@ def _no_room(bundle: Bundle, planned: Planned, backup: BackupMode, free: int | N
     log = 2 * planned.bytes + MARGIN
     records = planned.bytes
     available = free_bytes(ours) if free is None else free
-    size = bundle.size + (bundle.wal_bytes or 0)
+    size = bundle.size_with_log
     saved = size if will_back_up(size, available, backup) else 0
     if free is None and not same_filesystem(store, ours):
         shares = [(ours, records + saved + MARGIN, available), (store, log, free_bytes(store))]

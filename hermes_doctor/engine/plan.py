@@ -100,7 +100,7 @@ class BackupForecast:
 
 def forecast_backup(scan: StoreScan, mode: BackupMode) -> BackupForecast:
     """Say whether a run would begin with a backup, by the rules that it goes by itself."""
-    size = scan.bundle.size if scan.bundle else 0
+    size = scan.bundle.size_with_log if scan.bundle else 0
     if will_back_up(size, free_bytes(folder_of(scan.ref.path)), mode):
         return BackupForecast(True, size)
     if mode == "never":

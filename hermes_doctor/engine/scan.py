@@ -171,7 +171,7 @@ def _describe(scan: StoreScan, store: OpenStore) -> None:
     scan.condition = store.condition
     scan.bundle = store.bundle
     scan.journal_mode = store.bundle.journal_mode
-    scan.bytes = store.bundle.size
+    scan.bytes = store.bundle.size_with_log
     scan.held, scan.holders = store.holding.state, store.holding.holders
     scan.trace = store.trace
 

@@ -79,6 +79,11 @@ class Bundle:
     page_size: int
 
     @property
+    def size_with_log(self) -> int:
+        """Bytes of the store and of its write-ahead log, in which all of a small store may still lie."""
+        return self.size + (self.wal_bytes or 0)
+
+    @property
     def wal_path(self) -> Path:
         """Where SQLite keeps the write-ahead log."""
         return sidecar(self.real_path, "-wal")

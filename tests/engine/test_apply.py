@@ -17,7 +17,7 @@ from hermes_doctor.engine.changes import changes_of
 from hermes_doctor.engine.cure import FixRefusedError, Mending
 from hermes_doctor.engine.journal import Journal
 from hermes_doctor.engine.model import ExitCode, Finding
-from hermes_doctor.engine.plan import Chosen
+from hermes_doctor.engine.plan import Chosen, plan_store
 from hermes_doctor.engine.scan import ScanOptions
 from hermes_doctor.engine.stopping import Stop
 from hermes_doctor.host.homes import StoreRef
@@ -75,3 +75,20 @@ def test_a_row_that_refuses_to_be_mended_is_left_and_says_so(tmp_path: Path) -> 
     assert states.pop(36) == ("refused", "not this one")
     assert set(states.values()) == {("applied", None)}
     assert len(states) == 3
+
+
+def test_a_store_is_as_large_as_it_is_with_its_log(tmp_path: Path) -> None:
+    store = make_demo_home(tmp_path / "home")
+    connection = apsw.Connection(str(store))
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.pragma("journal_mode", "wal")
+    connection.execute("UPDATE sessions SET model = 'another'")
+    connection.close()
+    both = store.stat().st_size + store.with_name("state.db-wal").stat().st_size
+    assert both > store.stat().st_size
+    chosen = Chosen([double_encoded.CHECK], {"double-encoded": cure.FIX}, unsafe=False)
+    plan = plan_store(StoreRef(store, store.parent, "default"), chosen, ScanOptions(), backup="auto")
+    plan.scan.findings.close()
+    assert plan.scan.bytes == both
+    assert plan.backup_forecast is not None
+    assert (plan.backup_forecast.made, plan.backup_forecast.bytes) == (True, both)
