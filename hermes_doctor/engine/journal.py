@@ -272,10 +272,6 @@ class Journal:
         )
         return {str(check): int(count) for check, count in counted.fetchall()}
 
-    def changeset_bytes(self) -> int:
-        """How many bytes of changesets the journal holds."""
-        return sum(self.changeset_bytes_by_run().values())
-
     def changeset_bytes_by_run(self) -> dict[str, int]:
         """How many bytes of changesets the journal holds, run by run."""
         held = self._database.execute("SELECT run, coalesce(sum(length(changeset)), 0) FROM changesets GROUP BY run")

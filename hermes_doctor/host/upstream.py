@@ -8,8 +8,7 @@ from pathlib import Path
 
 from hermes_doctor.host.homes import default_home, home_of, profile_of, real
 
-#: Releases below these lack the command (facts of the released wheels).
-REPAIR_SINCE = "0.17"
+#: Releases below this lack the command (facts of the released wheels).
 RECOVER_SINCE = "0.20"
 #: Schema version of the first release with each command; a store below it was last written by an older one.
 _REPAIR_SCHEMA = 16

@@ -30,8 +30,6 @@ BRANCHED = "branched"
 
 #: After one of these a child is a conversation of its own (0.20.6 on; older releases know no such set).
 RESET_REASONS = frozenset({"session_reset", "session_switch", "idle", "daily", "suspended", "resume_pending_expired"})
-#: Deliberate boundaries that no rotation may heal (0.21.5 on): the reset set and the CLI's /new.
-BOUNDARY_REASONS = RESET_REASONS | {"new_session"}
 #: Accidental ends: a routed chat with one of these is reopened by the gateway itself (set of 0.20.6 on; 0.18.0 knows
 #: only agent_close, 0.19.0 also ws_orphan_reap, older releases none).
 RECOVERABLE_REASONS = frozenset({"agent_close", "ws_orphan_reap", "superseded_by_resume", "startup_orphan_reap"})

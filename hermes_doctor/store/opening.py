@@ -49,9 +49,8 @@ from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
 from hermes_doctor.host.upstream import for_damage, printable
 from hermes_doctor.store.cells import CODECS
 from hermes_doctor.store.reader import Pace
+from hermes_doctor.store.shape import KNOWN_SCHEMA
 
-#: The newest schema version whose rules are known (0.22.2).
-KNOWN_SCHEMA = 31
 #: Seconds that a lock is waited for.
 BUSY_SECONDS = 5.0
 
@@ -352,7 +351,7 @@ def _copied(request: _Request) -> _Opened:
     Raises _NoRoom, _Moved, StoreProblem, and what opening raises.
     """
     bundle = request.bundle
-    sizes = bundle.size + (bundle.wal_bytes or 0) + (bundle.journal_bytes or 0)
+    sizes = bundle.size_with_log + (bundle.journal_bytes or 0)
     needed = sizes + _SPARE_BYTES
     with ExitStack() as stack:
         try:

@@ -20,8 +20,9 @@ import pytest
 
 from hermes_doctor.host.bundle import Condition, StoreProblem, inspect
 from hermes_doctor.host.lease import LeaseRefusal
-from hermes_doctor.store.opening import KNOWN_SCHEMA, OpenStore, Rung, open_without_trace
+from hermes_doctor.store.opening import OpenStore, Rung, open_without_trace
 from hermes_doctor.store.reader import Pace
+from hermes_doctor.store.shape import KNOWN_SCHEMA
 from tests.host.evidence import everything_in, may_unshare, no_trace_in, run_python
 from tests.oracle.home import Home
 from tests.oracle.process import HermesProcess
