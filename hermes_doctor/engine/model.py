@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
 
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.shape import Shape
@@ -126,13 +127,16 @@ class RowRule:
 
     ``condition`` gives an SQL expression over the table's columns (unqualified, quoted by the shape) that
     preselects suspects, or None where the store's shape cannot show the fault. ``columns`` are read of each
-    suspect beside the key; those that the store lacks come as None. ``judge`` decides, in Python.
+    suspect beside the key; those that the store lacks come as None. ``judge`` decides, in Python. ``functions``: what
+    the condition calls, by name, each of one argument; text goes in as a blob (``CAST(x AS BLOB)``), for text that is
+    no text cannot be handed over.
     """
 
     table: str
     columns: tuple[str, ...]
     condition: Callable[[Shape], str | None]
     judge: Callable[[Row, StoreView], Finding | None]
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,44 @@ class RelationRule:
     find: Callable[[StoreView, Sequence[Key] | None], Iterator[Finding]]
 
 
-Rule = RowRule | RelationRule
+class Fold(Protocol):
+    """What the rows of a table come to together, as far as they were seen."""
+
+    def see(self, *cells: Cell) -> None:
+        """Take in one row: what `Told.cells` comes to."""
+
+    def findings(self) -> Iterator[Finding]:
+        """Give what is wrong, once all rows were seen."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a fold is told of a table: of which rows (an SQL condition), and what (SQL expressions).
+
+    Text goes in as a blob (``CAST(x AS BLOB)``), for text that is no text cannot be handed over.
+    """
+
+    where: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FoldRule:
+    """A rule over what the rows of a table come to together, seen in the common pass, in the order of their keys.
+
+    ``over`` is the table that is read, ``table`` the one that the findings are about. ``told`` says what the fold is
+    told of it, None where the store's shape cannot show the fault. ``start`` begins anew; what it keeps must not grow
+    with the table. ``again`` judges the rows with just these keys in ``table``, by the same rule.
+    """
+
+    table: str
+    over: str
+    told: Callable[[Shape], Told | None]
+    start: Callable[[StoreView], Fold]
+    again: Callable[[StoreView, Sequence[Key]], Iterator[Finding]]
+
+
+Rule = RowRule | RelationRule | FoldRule
 
 
 @dataclass(frozen=True)

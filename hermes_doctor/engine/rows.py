@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hermes_doctor.engine.model import Check, Finding, RelationRule, RowRule, Rule
+from hermes_doctor.engine.model import Check, Finding, Fold, FoldRule, RelationRule, RowRule, Rule, Told
 from hermes_doctor.store.cells import BadText, Cell, Key, quote
 from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.shape import Table
@@ -23,33 +23,75 @@ class _Laid:
 
 
 @dataclass(frozen=True)
+class _Folded:
+    """One fold as it goes along: what it is told, and the name of the SQL function through which it is told."""
+
+    check: Check
+    rule: FoldRule
+    told: Told
+
+    @property
+    def function(self) -> str:
+        """The SQL function's name: no two folds of one pass share it."""
+        return f"doctor_fold_{self.check.name.replace('-', '_')}"
+
+
+@dataclass(frozen=True)
 class Pass:
-    """Several row rules over one table, in one statement."""
+    """Several rules over one table, in one statement."""
 
     table: Table
     columns: tuple[str, ...]
     laid: tuple[_Laid, ...]
+    folded: tuple[_Folded, ...]
     key_width: int
 
     @property
     def where(self) -> str:
-        """What at least one rule suspects."""
-        return " OR ".join(f"({laid.condition})" for laid in self.laid)
+        """What at least one row rule suspects; on the way, each fold is told of the row."""
+        suspected = " OR ".join(f"({laid.condition})" for laid in self.laid) or "0"
+        if not self.folded:
+            return suspected
+        # Nested: SQLite may take the operands of AND and OR in any order, and need not take them all.
+        key = self.table.rowid or "NULL"
+        calls = (f"{each.function}({', '.join((key, *each.told.cells))})" for each in self.folded)
+        told = (
+            f"WHEN CASE WHEN {each.told.where} THEN {call} END THEN 1"
+            for each, call in zip(self.folded, calls, strict=True)
+        )
+        return f"CASE {' '.join(told)} ELSE {suspected} END"
+
+    @property
+    def names(self) -> set[str]:
+        """The checks whose rules these are."""
+        return {each.check.name for each in self.laid} | {each.check.name for each in self.folded}
 
 
 def row_passes(checks: Sequence[Check], view: StoreView) -> list[Pass]:
-    """Return one pass for each table that the row rules of these checks look at and that the store has."""
-    by_table: dict[str, list[tuple[Check, RowRule]]] = {}
+    """Return one pass for each table that row rules and folds of these checks read and that the store has."""
+    rules: dict[str, list[tuple[Check, RowRule]]] = {}
+    folds: dict[str, list[tuple[Check, FoldRule]]] = {}
     for check in checks:
         for rule in check.rules:
             if isinstance(rule, RowRule) and view.shape.has(rule.table):
-                by_table.setdefault(rule.table.lower(), []).append((check, rule))
-    passes = (lay(view.shape.tables[name], rules, view) for name, rules in by_table.items())
+                rules.setdefault(rule.table.lower(), []).append((check, rule))
+            elif isinstance(rule, FoldRule) and view.shape.has(rule.over) and view.shape.has(rule.table):
+                folds.setdefault(rule.over.lower(), []).append((check, rule))
+    tables = dict.fromkeys([*rules, *folds])
+    passes = (lay(view.shape.tables[name], rules.get(name, ()), view, folds.get(name, ())) for name in tables)
     return [laid for laid in passes if laid is not None]
 
 
-def lay(table: Table, rules: Sequence[tuple[Check, RowRule]], view: StoreView) -> Pass | None:
-    """Lay rules over a table; None where none of them applies to this store's shape."""
+def lay(
+    table: Table,
+    rules: Sequence[tuple[Check, RowRule]],
+    view: StoreView,
+    folds: Sequence[tuple[Check, FoldRule]] = (),
+) -> Pass | None:
+    """Lay rules over a table; None where none of them applies to this store's shape.
+
+    What the rules' conditions call is known to the connection from here on.
+    """
     key = [quote(column) for column in table.primary_key] or [table.rowid or "NULL"]
     wanted: list[str] = list(key)
     laid: list[_Laid] = []
@@ -57,6 +99,8 @@ def lay(table: Table, rules: Sequence[tuple[Check, RowRule]], view: StoreView) -
         condition = rule.condition(view.shape)
         if condition is None:
             continue
+        for function, called in rule.functions.items():
+            view.reader.connection.create_scalar_function(function, called, 1, deterministic=True)
         places: list[int | None] = []
         for column in rule.columns:
             if not table.has(column):
@@ -67,17 +111,49 @@ def lay(table: Table, rules: Sequence[tuple[Check, RowRule]], view: StoreView) -
                 wanted.append(name)
             places.append(wanted.index(name))
         laid.append(_Laid(check, rule, condition, tuple(places)))
-    if not laid:
+    tellings = ((check, rule, rule.told(view.shape)) for check, rule in folds)
+    folded = tuple(_Folded(check, rule, told) for check, rule, told in tellings if told is not None)
+    if not laid and not folded:
         return None
     # Behind the columns stands, for each rule, whether it is that rule that suspects the row.
     flags = [f"({each.condition}) IS TRUE" for each in laid]
-    return Pass(table, (*wanted, *flags), tuple(laid), len(key))
+    return Pass(table, (*wanted, *flags), tuple(laid), folded, len(key))
 
 
 def run_pass(laid_over: Pass, view: StoreView, failed: Callable[[Check, Exception], None]) -> Iterator[Finding]:
     """Read the table once and give what the rules find; a rule that fails on a row is reported to ``failed``."""
+    folds: list[tuple[Check, Fold]] = []
+    for each in laid_over.folded:
+        fold = each.rule.start(view)
+        folds.append((each.check, fold))
+        see = _seeing(each.check, fold, failed)
+        view.reader.connection.create_scalar_function(each.function, see, 1 + len(each.told.cells))
     for values in view.reader.walk(laid_over.table, laid_over.columns, laid_over.where):
         yield from _judge(laid_over, values, view, failed)
+    for check, fold in folds:
+        try:
+            yield from fold.findings()
+        except Exception as error:
+            failed(check, error)
+
+
+def _seeing(check: Check, fold: Fold, failed: Callable[[Check, Exception], None]) -> Callable[..., None]:
+    """Return what SQL calls to tell a fold of a row; it never suspects the row."""
+    last = -(1 << 64)
+
+    def see(key: Cell, *cells: Cell) -> None:
+        nonlocal last
+        # A statement that met text that is no text is run once more, from its first row.
+        if isinstance(key, int):
+            if key <= last:
+                return
+            last = key
+        try:
+            fold.see(*cells)
+        except Exception as error:  # as with row rules: one bad cell, one row
+            failed(check, error)
+
+    return see
 
 
 def find(checks: Sequence[Check], view: StoreView) -> Iterator[Finding]:
@@ -117,8 +193,12 @@ def ask(check: Check, keys: Sequence[Key], view: StoreView, table: str | None = 
 
 
 def _ask(check: Check, rule: Rule, keys: Sequence[Key], view: StoreView) -> Iterator[Finding]:
-    if not isinstance(rule, RowRule):
+    if isinstance(rule, RelationRule):
         yield from rule.find(view, keys)
+        return
+    if isinstance(rule, FoldRule):
+        if view.shape.has(rule.over) and rule.told(view.shape) is not None:
+            yield from rule.again(view, keys)
         return
     table = view.shape.tables.get(rule.table.lower())
     laid_over = lay(table, [(check, rule)], view) if table else None

@@ -247,7 +247,7 @@ def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResu
     passes = row_passes(checks, view)
     related = [(check, rule) for check in checks for rule in relations(check, view)]
     #: The names of the checks that each piece of work is for, in the order of the work.
-    waiting = [{each.check.name for each in laid_over.laid} for laid_over in passes]
+    waiting = [laid_over.names for laid_over in passes]
     waiting += [{check.name} for check, _rule in related]
 
     def next_piece() -> AbstractContextManager[None]:
