@@ -13,12 +13,12 @@ from hermes_doctor.cli.types import CheckName
 @page_options
 def explain(check: str, output: Output) -> None:
     """Show what a check finds, why it matters, how it decides, what its fix does and how safe that is."""
-    from checks import CHECKS
+    from hermes_doctor.catalogue import catalogue
     from hermes_doctor.cli.look import width_for
     from hermes_doctor.cli.output import destination
     from hermes_doctor.report.ink import Ink
     from hermes_doctor.report.page import page
 
-    chosen = next(each for each in CHECKS if each.name == check)
+    chosen = next(each for each in catalogue().checks if each.name == check)
     with destination(output.file) as stream:
         stream.write(page(chosen, min(width_for(stream), 100), Ink(output.colored(stream))))

@@ -77,8 +77,7 @@ def fix(
     4 a store is damaged, unreadable or missing; 5 refused for safety;
     6 another doctor is at work; 7 stopped, the same command carries on.
     """
-    from checks import CHECKS
-    from fixes import FIXES
+    from hermes_doctor.cli.catalogue import known
     from hermes_doctor.cli.output import destination
     from hermes_doctor.engine.plan import Chosen
     from hermes_doctor.engine.scan import ScanOptions
@@ -86,10 +85,10 @@ def fix(
 
     if apply and unsafe:
         require_terminal_or_yes(yes=yes)
-    fixes = {each.check: each for each in FIXES}
-    names = selection.narrow([check.name for check in CHECKS])
-    checks = [check for check in CHECKS if check.name in names]
-    chosen = Chosen(checks, {name: fixes[name] for name in names if name in fixes}, unsafe)
+    catalogue = known()
+    names = selection.narrow(catalogue.names)
+    checks = [check for check in catalogue.checks if check.name in names]
+    chosen = Chosen(checks, {name: fix for name, fix in catalogue.fixes.items() if name in names}, unsafe)
     refs = resolve_targets(targets)
     job = _Job(refs, chosen, ScanOptions(idle_floor=selection.idle), backup, apply, output, index_of(context))
     with destination(output.file, [ref.path for ref in refs]) as stream:

@@ -101,7 +101,7 @@ def _look_for(session: str, ref: StoreRef, matches: dict[StoreRef, Matches]) -> 
 
 def _draw(ref: StoreRef, session: Key, output: Output, codes: list[ExitCode]) -> tuple[StoreScan, Tree] | None:
     """Scan one store with all checks and take the session's tree out of it."""
-    from checks import CHECKS
+    from hermes_doctor.catalogue import catalogue
     from hermes_doctor.engine.lineage_tree import tree_of
     from hermes_doctor.engine.scan import ScanOptions, scan_store
     from hermes_doctor.report.progress import ProgressLine
@@ -114,7 +114,7 @@ def _draw(ref: StoreRef, session: Key, output: Output, codes: list[ExitCode]) ->
         trees[:] = [tree_of(view, session, scan.findings)]
 
     with ProgressLine(sys.stderr, output.shows_progress()) as progress:
-        result = scan_store(ref, CHECKS, ScanOptions(), progress, look)
+        result = scan_store(ref, catalogue().checks, ScanOptions(), progress, look)
     with result.findings:
         codes.append(result.exit_code(None))
         for check in result.checks:

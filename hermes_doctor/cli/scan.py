@@ -39,14 +39,15 @@ def scan(context: click.Context, targets: tuple[Path, ...], selection: Selection
     Exit codes: 0 nothing at or above --fail-on, 1 findings, 2 usage error,
     3 the doctor failed, 4 a store is damaged, unreadable or missing, 7 stopped.
     """
-    from checks import CHECKS
+    from hermes_doctor.cli.catalogue import known
     from hermes_doctor.cli.output import destination
     from hermes_doctor.engine.model import Severity
     from hermes_doctor.host.homes import resolve_targets
 
     threshold = None if fail_on == "never" else Severity[fail_on.upper()]
-    names = selection.narrow([check.name for check in CHECKS])
-    chosen = [check for check in CHECKS if check.name in names]
+    catalogue = known()
+    names = selection.narrow(catalogue.names)
+    chosen = [check for check in catalogue.checks if check.name in names]
     refs = resolve_targets(targets)
     with destination(output.file, [ref.path for ref in refs]) as stream:
         reporter = _reporter(output, stream)
@@ -102,7 +103,7 @@ def _scan_all(
 
 def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, progress: ProgressLine) -> StoreScan:
     """Scan one store; what the doctor itself got wrong with it fails all of its checks, and the others still run."""
-    from checks import CHECKS
+    from hermes_doctor.catalogue import catalogue
     from hermes_doctor.cli.failures import describe
     from hermes_doctor.engine.model import ExitCode
     from hermes_doctor.engine.scan import CheckResult, StoreScan, scan_store
@@ -118,7 +119,7 @@ def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, prog
     result.checks = [
         ran.get(check.name)
         or CheckResult(check, "skipped", "the store was not read" if check.name in names else "not chosen")
-        for check in CHECKS
+        for check in catalogue().checks
     ]
     return result
 

@@ -39,9 +39,9 @@ class CheckName(click.ParamType[str]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name; an unknown one is a usage error that says which was probably meant."""
-        from checks import CHECKS
+        from hermes_doctor.catalogue import catalogue
 
-        known = [check.name for check in CHECKS]
+        known = catalogue().names
         if str(value) not in known:
             self.fail(f"there is no check '{value}'.{did_you_mean(str(value), known)}", param, ctx)
         return str(value)

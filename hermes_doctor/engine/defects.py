@@ -8,8 +8,20 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 
 
+class OthersDefectError(Exception):
+    """A defect of a check that another package brings; the exception that it raised is the cause."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(package)
+        self.package = package
+
+
 def defect(error: BaseException) -> str:
-    """Return the exception's type and the place where it was raised."""
+    """Return the exception's type and the place where it was raised; in another package's check, whose that is."""
+    if isinstance(error, OthersDefectError) and error.__cause__ is not None:
+        raised = error.__cause__
+        frame = traceback.extract_tb(raised.__traceback__)[-1]
+        return f"a mistake of {error.package}: {type(raised).__name__} at {Path(frame.filename).name}:{frame.lineno}"
     return f"{type(error).__name__} at {place_of(error)}"
 
 
