@@ -11,6 +11,10 @@ from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
+#: Stands for a table in rules and findings about files around the rows: the store itself, its sidecars, its copies, its
+#: home. The key of such a finding is a file's path, relative to the store's folder where it lies in it.
+FILES = "(files)"
+
 #: What a finding says of its row: ids, counts, column names.
 Detail = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
@@ -143,8 +147,9 @@ class RowRule:
 class RelationRule:
     """A rule over relations between rows: a generator of findings.
 
-    ``find`` gets the view and, when only some rows are asked about (a confirmation, or the re-check inside a
-    fix's transaction), their keys in ``table``; it must then judge just these, by the same rule.
+    It may also be one over what lies around the rows: its table is `FILES` then. ``find`` gets the view and, when only
+    some rows are asked about (a confirmation, or the re-check inside a fix's transaction), their keys in ``table``; it
+    must then judge just these, by the same rule.
     """
 
     table: str
@@ -213,3 +218,8 @@ class Check:
     def rules(self) -> tuple[Rule, ...]:
         """All rules of the check, be it one or several."""
         return self.rule if isinstance(self.rule, tuple) else (self.rule,)
+
+
+def has_table(rule: Rule, shape: Shape) -> bool:
+    """Whether the store has the table that the rule's findings are about; files there are always."""
+    return rule.table == FILES or shape.has(rule.table)

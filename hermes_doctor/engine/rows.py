@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hermes_doctor.engine.model import Check, Finding, Fold, FoldRule, RelationRule, RowRule, Rule, Told
+from hermes_doctor.engine.model import Check, Finding, Fold, FoldRule, RelationRule, RowRule, Rule, Told, has_table
 from hermes_doctor.store.cells import BadText, Cell, Key, quote
 from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.shape import Table
@@ -167,7 +167,7 @@ def find(checks: Sequence[Check], view: StoreView) -> Iterator[Finding]:
 
 def relations(check: Check, view: StoreView) -> list[RelationRule]:
     """Return the check's rules over relations whose table the store has."""
-    return [rule for rule in check.rules if isinstance(rule, RelationRule) and view.shape.has(rule.table)]
+    return [rule for rule in check.rules if isinstance(rule, RelationRule) and has_table(rule, view.shape)]
 
 
 def find_again(check: Check, findings: Iterable[Finding], view: StoreView) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hermes_doctor.engine.defects import defect
 from hermes_doctor.engine.findings import Findings
-from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, Severity
+from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, Severity, has_table
 from hermes_doctor.engine.rows import find_again, relations, row_passes, run_pass
 from hermes_doctor.host.bundle import Bundle, Condition, StoreProblem
 from hermes_doctor.host.holders import Holder
@@ -123,11 +123,12 @@ class ScanOptions:
     """What a scan is told beside the checks.
 
     ``now``: seconds since the epoch, None for the clock's own at the start of each store. ``idle_floor``:
-    seconds; raises every check's own idle threshold.
+    seconds; raises every check's own idle threshold. ``deep``: the whole file is read, however long it takes.
     """
 
     now: float | None = None
     idle_floor: float = 0.0
+    deep: bool = False
 
 
 def scan_store(
@@ -197,6 +198,7 @@ def _examine(
     scan.findings = Findings()
     results = {check.name: CheckResult(check) for check in checks}
     scan.checks = list(results.values())
+    damage: list[Exception] = []
     try:
         shape = read_shape(store.connection)
         reader = Reader(store.connection, store.pace, encoding=shape.encoding, rests=scan.held != "no")
@@ -209,21 +211,28 @@ def _examine(
             profile=scan.ref.profile,
             idle_floor=options.idle_floor,
             settings=read_settings(scan.ref.home) if scan.ref.home else NO_SETTINGS,
+            bundle=store.bundle,
+            deep=options.deep,
         )
-        scan.now, scan.newest_time = view.now, newest_time(view)
-        scan.schema_version = shape.schema_version
-        scan.sessions = reader.count(shape.tables.get("sessions"))
-        scan.messages = reader.count(shape.tables.get("messages"))
+        scan.now, scan.schema_version = view.now, shape.schema_version
+        with _past_damage(damage):
+            scan.newest_time = newest_time(view)
+        with _past_damage(damage):
+            scan.sessions = reader.count(shape.tables.get("sessions"))
+        with _past_damage(damage):
+            scan.messages = reader.count(shape.tables.get("messages"))
         if progress is not None:
             _report_ranges(reader, scan, progress)
-        for finding in _find(checks, view, results):
+        for finding in _find(checks, view, results, damage):
             scan.findings.add(finding)
             results[finding.check].note(finding)
         reader.finish()
         # Beside a log that nobody has open, SQLite's data_version counts on by itself: proof outranks it.
         scan.consistent = store.undisturbed() or not reader.moved
         if not scan.consistent:
-            _keep_what_is_confirmed(scan, checks, view, results)
+            _keep_what_is_confirmed(scan, checks, view, results, damage)
+        if damage:
+            raise damage[0]
         if look is not None:
             look(scan, view)
     except apsw.Error as error:
@@ -238,10 +247,23 @@ def _examine(
                 result.fail(problem.reason)
 
 
-def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]) -> Iterator[Finding]:
+@contextmanager
+def _past_damage(damage: list[Exception]) -> Iterator[None]:
+    """Note where the file is damaged, and go on: what lies elsewhere in it can still be told."""
+    import apsw
+
+    try:
+        yield
+    except apsw.CorruptError as error:
+        damage.append(error)
+
+
+def _find(
+    checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult], damage: list[Exception]
+) -> Iterator[Finding]:
     """Give what all checks find: one pass over each table for the row rules, then the rules over relations."""
     for check in checks:
-        if not any(view.shape.has(rule.table) for rule in check.rules):
+        if not any(has_table(rule, view.shape) for rule in check.rules):
             tables = " or ".join(dict.fromkeys(rule.table for rule in check.rules))
             results[check.name].skip(f"the store has no table {tables}")
     passes = row_passes(checks, view)
@@ -252,7 +274,7 @@ def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResu
 
     def next_piece() -> AbstractContextManager[None]:
         names = waiting.pop(0)
-        return _watched([results[name] for name in names], going_on=set().union(*waiting))
+        return _watched([results[name] for name in names], damage, going_on=set().union(*waiting))
 
     for laid_over in passes:
         with next_piece():
@@ -263,16 +285,24 @@ def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResu
 
 
 @contextmanager
-def _watched(together: Sequence[CheckResult], going_on: Collection[str] = ()) -> Iterator[None]:
-    """Time checks that do their work together; what they raise fails them, damage to the file ends the scan.
+def _watched(
+    together: Sequence[CheckResult], damage: list[Exception], going_on: Collection[str] = ()
+) -> Iterator[None]:
+    """Time checks that do their work together; what they raise fails them, what the machine cannot do ends the scan.
 
     ``going_on`` names the checks that have more work to do after this.
     """
+    import apsw
+
     started = time.monotonic()
     try:
         yield
+    except apsw.CorruptError as error:
+        damage.append(error)
+        for result in together:
+            result.fail("the file is damaged where this check reads")
     except Exception as error:
-        if _is_damage(error):
+        if _is_the_machines(error):
             raise
         for result in together:
             result.fail(defect(error))
@@ -282,7 +312,11 @@ def _watched(together: Sequence[CheckResult], going_on: Collection[str] = ()) ->
 
 
 def _keep_what_is_confirmed(
-    scan: StoreScan, checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]
+    scan: StoreScan,
+    checks: Sequence[Check],
+    view: StoreView,
+    results: dict[str, CheckResult],
+    damage: list[Exception],
 ) -> None:
     """Ask again about every row that was found faulty while the store moved, a few rows in one moment each."""
     by_name = {check.name: check for check in checks}
@@ -292,7 +326,7 @@ def _keep_what_is_confirmed(
         for result in results.values():
             result.forget()
         for name, some in _by_check(found):
-            with _watched([results[name]]):
+            with _watched([results[name]], damage):
                 for finding in _ask_again(by_name[name], some, view):
                     scan.findings.add(finding)
                     results[name].note(finding)
@@ -319,10 +353,10 @@ def _report_ranges(reader: Reader, scan: StoreScan, progress: Progress) -> None:
     reader.on_range = lambda key: progress(scan.ref.path, "reading", min(key / total, 1.0))
 
 
-def _is_damage(error: Exception) -> bool:
+def _is_the_machines(error: Exception) -> bool:
     import apsw
 
-    return isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.IOError | apsw.BusyError)
+    return isinstance(error, apsw.NotADBError | apsw.IOError | apsw.BusyError)
 
 
 __all__ = ["CheckResult", "Progress", "ScanOptions", "StoreScan", "scan_store"]

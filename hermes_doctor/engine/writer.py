@@ -61,6 +61,7 @@ def open_writer(scan: StoreScan, journal: Journal, options: ScanOptions) -> Iter
             profile=ref.profile,
             idle_floor=options.idle_floor,
             settings=read_settings(ref.home) if ref.home else NO_SETTINGS,
+            bundle=bundle,
         )
         yield Writer(connection, view, journal, bundle)
     finally:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from hermes_doctor.host.bundle import Bundle
 from hermes_doctor.host.settings import NO_SETTINGS, Settings
 from hermes_doctor.store.cells import Cell
 from hermes_doctor.store.reader import Reader, Values
@@ -22,6 +23,8 @@ class StoreView:
     ``now``: seconds since the epoch. ``held``: ``no``, ``yes`` or ``unknown``: whether somebody has the
     store open. ``home``: its Hermes home, None where the store stands alone, so that references from outside
     cannot be seen. ``idle_floor``: seconds; raises a check's own idle threshold (``--idle``), never lowers it.
+    ``bundle``: its files as they were found before it was opened, None where only a connection is looked through.
+    ``deep``: the whole file is to be read, however long that takes (``--deep``).
     """
 
     reader: Reader
@@ -32,6 +35,8 @@ class StoreView:
     profile: str = "default"
     idle_floor: float = 0.0
     settings: Settings = NO_SETTINGS
+    bundle: Bundle | None = None
+    deep: bool = False
     _memo: dict[Callable[..., object], object] = field(default_factory=dict, init=False)
 
     def rows(self, sql: str, values: Sequence[Cell] = ()) -> list[Values]:
