@@ -84,16 +84,16 @@ def drifts(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Drift
     archived = shape.column("sessions", "archived", absent="0")
     for start in range(0, len(asked), _AT_ONCE):
         some = asked[start : start + _AT_ONCE]
-        busy = _busy(view, some)
+        used_now = busy(view, some)
         among, cells = in_keys("id", some)
         for session, *holds, put_away in view.rows(f"SELECT {columns}, {archived} FROM sessions WHERE {among}", cells):
-            if session not in busy:
+            if session not in used_now:
                 found = tuple(_miscounts(view, session, dict(zip(counters, holds, strict=True))))
                 if found:
                     yield Drift(session, found, put_away not in (None, 0))
 
 
-def _busy(view: StoreView, sessions: Sequence[Key]) -> set[Key]:
+def busy(view: StoreView, sessions: Sequence[Key]) -> set[Key]:
     """Return the sessions in which a turn may be running; none where nobody has the store open."""
     if view.held == "no":
         return set()
@@ -114,7 +114,7 @@ def _disagreeing(view: StoreView, counters: Sequence[str]) -> list[Key]:
     if CALLS in counters and not walked:
         # Named, lest the planner look up every row of the session instead.
         wrong.append(
-            f"sessions.{CALLS} IS NOT (SELECT coalesce(sum({_length_sql('m.tool_calls')}), 0)"
+            f"sessions.{CALLS} IS NOT (SELECT coalesce(sum({length_sql('m.tool_calls')}), 0)"
             f" FROM messages m INDEXED BY {_CALLS_INDEX}"
             f" WHERE {ours} AND m.role = 'assistant' AND m.tool_calls IS NOT NULL)"
         )
@@ -142,13 +142,13 @@ def _calls_by_session(view: StoreView) -> dict[Key, int]:
     active = shape.column("messages", "active", absent="1")
     found: dict[Key, int] = {}
     for session, length in view.reader.walk(
-        shape.tables["messages"], ["session_id", _length_sql("tool_calls")], f"tool_calls IS NOT NULL AND {active} = 1"
+        shape.tables["messages"], ["session_id", length_sql("tool_calls")], f"tool_calls IS NOT NULL AND {active} = 1"
     ):
         found[session] = found.get(session, 0) + (length if isinstance(length, int) else 0)
     return found
 
 
-def _length_sql(cell: str) -> str:
+def length_sql(cell: str) -> str:
     """Return SQL for the length of a JSON list; what is none gives a number that no counter holds, to be looked at.
 
     Nested, so that what is no JSON raises nothing.
