@@ -17,9 +17,14 @@ def begins_with_summary_sql(shape: Shape, session: str) -> str:
     """Return SQL for whether one of the first messages of a session (an SQL expression) is a summary."""
     if not shape.has("messages", "id", "session_id", "content"):
         return "0"
+    return (
+        f"EXISTS (SELECT 1 FROM (SELECT {is_summary_sql(shape)} AS summary FROM messages WHERE session_id = {session}"
+        f" ORDER BY id LIMIT {_FIRST}) WHERE summary)"
+    )
+
+
+def is_summary_sql(shape: Shape) -> str:
+    """Return SQL for whether a row of messages, which has a content, is a summary."""
     marked = shape.column("messages", "_compressed_summary", absent="0")
     opens = " OR ".join(f"substr(content, 1, {len(text)}) = '{text}'" for text in _OPENINGS)
-    return (
-        f"EXISTS (SELECT 1 FROM (SELECT content, {marked} AS marked FROM messages WHERE session_id = {session}"
-        f" ORDER BY id LIMIT {_FIRST}) WHERE marked = 1 OR {opens})"
-    )
+    return f"({marked} = 1 OR {opens})"
