@@ -163,9 +163,14 @@ def length_sql(cell: str) -> str:
 def _miscounts(view: StoreView, session: Key, holds: Mapping[str, Cell]) -> Iterator[Miscount]:
     with view.reader.pinned():
         for column, held in holds.items():
-            explained = _messages(view, session) if column == MESSAGES else _calls(view, session)
-            if explained is not None and not (isinstance(held, int) and explained.low <= held <= explained.high):
-                yield Miscount(column, held, explained)
+            known = explained(view, session, column)
+            if known is not None and not (isinstance(held, int) and known.low <= held <= known.high):
+                yield Miscount(column, held, known)
+
+
+def explained(view: StoreView, session: Key, column: str) -> Explained | None:
+    """Return what the rows of a session explain of a counter, None where a cell of theirs cannot be read."""
+    return _messages(view, session) if column == MESSAGES else _calls(view, session)
 
 
 def _standings(shape: Shape) -> tuple[str, str, str]:
