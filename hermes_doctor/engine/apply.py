@@ -25,7 +25,17 @@ from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_sto
 from hermes_doctor.engine.settle import settle_pending
 from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.stopping import Stop, Stopped
-from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSED, Change, UncoveredError, mend_rows
+from hermes_doctor.engine.transaction import (
+    DONE,
+    FAILED,
+    GONE,
+    PLANNED,
+    REFUSED,
+    Change,
+    UncoveredError,
+    change_files,
+    mend_rows,
+)
 from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
@@ -209,7 +219,8 @@ class _Run:
             return 0
         fix = self.chosen.fixes[check.name]
         try:
-            changes, held = mend_rows(writer, check, fix, findings, unsafe=self.chosen.unsafe)
+            mend = mend_rows if fix.files is None else change_files
+            changes, held = mend(writer, check, fix, findings, unsafe=self.chosen.unsafe)
         except UncoveredError as error:
             if len(findings) > 1:
                 return sum(self._mend(writer, check, [finding]) for finding in findings)

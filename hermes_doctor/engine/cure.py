@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import apsw
 
+from hermes_doctor.engine.file_changes import FileChange
 from hermes_doctor.engine.model import Finding
 from hermes_doctor.store.cells import BadText, Cell, Key, quote
 from hermes_doctor.store.view import StoreView
@@ -81,6 +82,11 @@ class Mending:
             raise RowMovedError(f"{table} {key!r} is not what it was")
 
 
+def mends_no_row(_mending: Mending, _finding: Finding) -> None:
+    """Stand for the ``mend`` of a fix that changes files. Raises FixRefusedError."""
+    raise FixRefusedError("this is mended in the folder, not in the store")
+
+
 @dataclass(frozen=True)
 class Fix:
     """The cure of one check's findings.
@@ -88,12 +94,16 @@ class Fix:
     ``mend`` gets the finding as found anew in the transaction and changes just that row and what hangs on it.
     ``uses_clock``: it stamps the present time or judges by age, so it is refused where the clock is off.
     ``reindexes``: it moves messages in or out of the search index itself, so that the connection has to cut texts as
-    hermes's does. ``page``: the module's docstring, shown beside the check's own page.
+    hermes's does. ``derived``: all that it mends is derived from the rows, which it leaves alone, so that there is
+    nothing to take back. ``files``: for findings about files, the change that mends one, carried out by the engine; no
+    ``mend`` is called then. ``page``: the module's docstring, shown beside the check's own page.
     """
 
     check: str
     phase: Phase
     uses_clock: bool
     page: str
-    mend: Callable[[Mending, Finding], None]
+    mend: Callable[[Mending, Finding], None] = mends_no_row
     reindexes: bool = False
+    derived: bool = False
+    files: Callable[[StoreView, Finding], FileChange] | None = None

@@ -24,6 +24,7 @@ from sqlite_utils import Database
 from sqlite_utils.db import Table
 
 from hermes_doctor.engine.changes import ColumnOrder
+from hermes_doctor.engine.file_changes import FileChange
 from hermes_doctor.host.homes import real
 
 FOLDER = "doctor"
@@ -56,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Entry:
-    """One transaction's changeset, or None where it has been forgotten.
+    """One transaction's changeset, or None where it has been forgotten; or one change of a file, beside an empty one.
 
     ``columns``: the tables' columns in the changeset's order. ``dangling``: the references, as (table, column,
     value as JSON), that pointed at no row before the transaction took them away.
@@ -69,6 +70,7 @@ class Entry:
     changeset: bytes | None
     columns: ColumnOrder
     dangling: frozenset[Reference]
+    file: FileChange | None = None
 
 
 @dataclass(frozen=True)
@@ -163,8 +165,12 @@ class Journal:
         columns: ColumnOrder,
         dangling: Iterable[Reference],
         receipts: Sequence[Receipt],
+        file: FileChange | None = None,
     ) -> int:
-        """Put a changeset and its receipts on the disk, before the store's own commit; return its number."""
+        """Put a changeset (or a change of a file) and its receipts on the disk, before the store's own commit.
+
+        Returns its number.
+        """
         with self._transaction():
             self._table("changesets").insert(
                 {
@@ -174,6 +180,7 @@ class Journal:
                     "changeset": changeset,
                     "columns": json.dumps(columns),
                     "dangling": json.dumps(sorted(dangling)),
+                    "file": None if file is None else file.to_json(),
                 }
             )
             number = int(self._database.execute("SELECT max(number) FROM changesets").fetchone()[0])
@@ -227,6 +234,8 @@ class Journal:
                 row["changeset"],
                 json.loads(row["columns"]),
                 frozenset((table, column, value) for table, column, value in json.loads(row["dangling"])),
+                # A journal of a doctor that changed no files has no such column.
+                None if row.get("file") is None else FileChange.from_json(row["file"]),
             )
 
     def receipts(self, run: str) -> Iterator[Receipt]:
@@ -250,7 +259,7 @@ class Journal:
         self._database.execute("PRAGMA secure_delete = ON")
         with self._transaction():
             for run in runs:
-                self._database.execute("UPDATE changesets SET changeset = NULL WHERE run = ?", [run])
+                self._database.execute("UPDATE changesets SET changeset = NULL, file = NULL WHERE run = ?", [run])
                 self._table("runs").update(run, {"forgotten_at": time.time()})
         self._database.execute("VACUUM")
 
@@ -342,11 +351,14 @@ class Journal:
                     "changeset": bytes,
                     "columns": str,
                     "dangling": str,
+                    "file": str,
                 },
                 pk="number",
                 foreign_keys=[("run", "runs")],
                 if_not_exists=True,
             )
+            if "file" not in self._table("changesets").columns_dict:
+                self._table("changesets").add_column("file", str)
             self._table("receipts").create(
                 {
                     "run": str,

@@ -29,8 +29,13 @@ def settle_pending(writer: Writer) -> int:
 
 
 def _state(writer: Writer, entry: Entry) -> str:
+    if entry.file is not None:
+        return {True: APPLIED, False: NOT_APPLIED, None: UNKNOWN}[entry.file.is_done()]
     if entry.changeset is None:
         return UNKNOWN
+    if not entry.changeset:
+        # Of what is derived from the rows: done or not, there is nothing to take back.
+        return APPLIED
     sides = {_side(writer, change) for change in changes_of(entry.changeset, entry.columns)}
     if sides == {APPLIED}:
         return APPLIED

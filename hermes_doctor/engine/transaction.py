@@ -16,7 +16,8 @@ import apsw
 from hermes_doctor.engine.changes import Op, UnreadableChangeError, changes_of, column_order
 from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, RowMovedError
 from hermes_doctor.engine.defects import defect
-from hermes_doctor.engine.journal import APPLIED, Receipt
+from hermes_doctor.engine.file_changes import FileMovedError
+from hermes_doctor.engine.journal import APPLIED, NOT_APPLIED, Receipt
 from hermes_doctor.engine.links import dangling_before
 from hermes_doctor.engine.model import Check, Finding, Safety
 from hermes_doctor.engine.rows import find_again
@@ -70,11 +71,11 @@ def mend_rows(
     try:
         reach(Step.BEGUN)
         changes, changeset, order = _mend(writer, check, fix, findings, unsafe=unsafe)
-        if not changeset:
+        if not changeset and not (fix.derived and any(change.state == DONE for change in changes)):
             connection.execute("ROLLBACK")
             return changes, time.monotonic() - begun
         reach(Step.CHANGESET)
-        receipts = [Receipt(c.check, c.table, json_key(c.key), c.action, c.state, c.reason) for c in changes]
+        receipts = [_receipt(change) for change in changes]
         dangling = dangling_before(connection, list(changes_of(changeset, order)))
         number = writer.journal.write_pending(writer.run, check.name, changeset, order, dangling, receipts)
         reach(Step.PENDING)
@@ -88,6 +89,56 @@ def mend_rows(
     writer.journal.settle(number, APPLIED)
     reach(Step.APPLIED)
     return changes, held
+
+
+def change_files(
+    writer: Writer, check: Check, fix: Fix, findings: Sequence[Finding], *, unsafe: bool
+) -> tuple[list[Change], float]:
+    """Mend findings about files, one after the other; return what became of each, and that no row was held.
+
+    Raises what the journal raises, with the file at hand unchanged.
+    """
+    with writer.view.reader.pinned():
+        writer.view.forget()
+        fresh = {finding.row: finding for finding in find_again(check, findings, writer.view)}
+    return [_change_file(writer, fix, finding, fresh.get(finding.row), unsafe=unsafe) for finding in findings], 0.0
+
+
+def _change_file(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None, *, unsafe: bool) -> Change:
+    """Note one file's change in the journal, carry it out, and settle it."""
+    assert fix.files is not None, "only for fixes that change files"
+    refused = _not_to_be_mended(planned, fresh, unsafe=unsafe)
+    if refused is not None or fresh is None:
+        return refused or _became(planned, GONE)
+    try:
+        file = fix.files(writer.view, fresh)
+    except (FixRefusedError, FileMovedError) as error:
+        return _became(fresh, REFUSED, str(error))
+    except OSError as error:
+        return _became(fresh, FAILED, error.strerror)
+    done = _became(fresh, DONE)
+    number = writer.journal.write_pending(writer.run, planned.check, b"", {}, (), [_receipt(done)], file)
+    reach(Step.PENDING)
+    try:
+        file.carry_out()
+    except FileMovedError as error:
+        writer.journal.settle(number, NOT_APPLIED)
+        return _became(fresh, GONE, str(error))
+    except OSError as error:
+        writer.journal.settle(number, NOT_APPLIED)
+        return _became(fresh, FAILED, error.strerror)
+    reach(Step.COMMITTED)
+    writer.journal.settle(number, APPLIED)
+    reach(Step.APPLIED)
+    return done
+
+
+def _became(finding: Finding, state: str, reason: str | None = None) -> Change:
+    return Change(finding.check, finding.table, finding.key, finding.action, state, reason)
+
+
+def _receipt(change: Change) -> Receipt:
+    return Receipt(change.check, change.table, json_key(change.key), change.action, change.state, change.reason)
 
 
 def _mend(
@@ -110,17 +161,9 @@ def _mend(
 
 def _mend_one(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None, *, unsafe: bool) -> Change:
     """Mend one row inside a savepoint of its own, so that one bad row never stops the rest."""
-
-    def change(state: str, reason: str | None = None) -> Change:
-        action = (fresh or planned).action
-        return Change(planned.check, planned.table, planned.key, action, state, reason)
-
-    if fresh is None:
-        return change(GONE, "no longer shows the fault")
-    if fresh.fix is Safety.NONE:
-        return change(REFUSED, fresh.refusal or "there is no fix for this row")
-    if fresh.fix is Safety.UNSAFE and not unsafe:
-        return change(REFUSED, "is mended only with --unsafe")
+    refused = _not_to_be_mended(planned, fresh, unsafe=unsafe)
+    if refused is not None or fresh is None:
+        return refused or _became(planned, GONE)
     connection = writer.connection
     connection.execute("SAVEPOINT one_row")
     try:
@@ -131,9 +174,20 @@ def _mend_one(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None,
     except Exception as error:
         connection.execute("ROLLBACK TO one_row")
         connection.execute("RELEASE one_row")
-        return change(*_why_not(error))
+        return _became(fresh, *_why_not(error))
     connection.execute("RELEASE one_row")
-    return change(DONE)
+    return _became(fresh, DONE)
+
+
+def _not_to_be_mended(planned: Finding, fresh: Finding | None, *, unsafe: bool) -> Change | None:
+    """Return why a row is not to be touched, by what the check says of it now; None where it is to be mended."""
+    if fresh is None:
+        return _became(planned, GONE, "no longer shows the fault")
+    if fresh.fix is Safety.NONE:
+        return _became(fresh, REFUSED, fresh.refusal or "there is no fix for this row")
+    if fresh.fix is Safety.UNSAFE and not unsafe:
+        return _became(fresh, REFUSED, "is mended only with --unsafe")
+    return None
 
 
 def _why_not(error: Exception) -> tuple[str, str]:

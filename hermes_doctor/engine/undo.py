@@ -23,12 +23,13 @@ from pathlib import Path
 import apsw
 
 from hermes_doctor.engine.changes import Op, RowChange, changes_of, holds, read_row
+from hermes_doctor.engine.file_changes import FileChange, FileMovedError, Kind
 from hermes_doctor.engine.gates import Planned, busy, refusal
 from hermes_doctor.engine.halts import halt
 from hermes_doctor.engine.identity import is_the_same
 from hermes_doctor.engine.journal import APPLIED, PENDING, UNDONE, UNKNOWN, Entry, Journal, Run, folder_of
 from hermes_doctor.engine.links import left_dangling, newly_dangling
-from hermes_doctor.engine.model import ExitCode
+from hermes_doctor.engine.model import FILES, ExitCode
 from hermes_doctor.engine.pacing import Pacing
 from hermes_doctor.engine.plan import Outcome
 from hermes_doctor.engine.scan import ScanOptions, StoreScan, scan_store
@@ -149,6 +150,9 @@ def _plan(undo: StoreUndo, ref: StoreRef, run: Run) -> None:
         would_be = _WouldBe(store.connection, frozenset(row for row, count in times.items() if count > 1))
         del times
         for entry in journal.entries(undo.run, states=states):
+            if entry.file is not None:
+                state = PLANNED if entry.file.is_done() else CHANGED_SINCE
+                undo.changes += [_of_file(entry, entry.file, state)] if entry.file.is_done() is not False else []
             for change in reversed(_rows(entry)):
                 if _has_columns(shape, change) and would_be.holds(change, change.after):
                     undo.changes.append(_change(entry, change, PLANNED))
@@ -196,7 +200,8 @@ def _row(change: RowChange) -> _Row:
 def _leave_all(undo: StoreUndo, journal: Journal) -> None:
     """Say that this is another store, so that nothing of the run can be put back."""
     for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN, PENDING]):
-        left = (_change(entry, change, CHANGED_SINCE) for change in reversed(_rows(entry)))
+        left = [_change(entry, change, CHANGED_SINCE) for change in reversed(_rows(entry))]
+        left += [] if entry.file is None else [_of_file(entry, entry.file, CHANGED_SINCE)]
         undo.changes.extend(replace(change, reason="this is another store: left as it is") for change in left)
     undo.reason = "this is not the store that the run changed: move that one to this place, then try again"
 
@@ -237,6 +242,8 @@ def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, sto
 
 def _take_back(writer: Writer, entry: Entry) -> list[Change]:
     """Take one transaction of the run back, in one transaction; rows that cannot be put back never stop the rest."""
+    if entry.file is not None:
+        return [_put_file_back(writer, entry, entry.file)]
     changes = list(reversed(_rows(entry)))
     left: dict[int, str] = {}
     while True:
@@ -251,6 +258,30 @@ def _take_back(writer: Writer, entry: Entry) -> list[Change]:
         writer.journal.settle(entry.number, UNDONE)
     reach(Step.UNDONE)
     return results
+
+
+def _put_file_back(writer: Writer, entry: Entry, file: FileChange) -> Change:
+    """Take one file's change back."""
+    reach(Step.UNDO_BEGUN)
+    try:
+        # One that is as before already: an undo that was stopped goes on.
+        if file.is_done() is not False:
+            file.take_back()
+    except FileMovedError:
+        return _of_file(entry, file, CHANGED_SINCE)
+    except OSError as error:
+        return _of_file(entry, file, FAILED, error.strerror)
+    reach(Step.UNDO_RESTORED)
+    writer.journal.settle(entry.number, UNDONE)
+    reach(Step.UNDONE)
+    return _of_file(entry, file, RESTORED)
+
+
+def _of_file(entry: Entry, file: FileChange, state: str, reason: str | None = None) -> Change:
+    if state == CHANGED_SINCE:
+        reason = "changed since the run: left as it is"
+    verb = "restore its mode" if file.kind is Kind.MODE else "bring it back"
+    return Change(entry.check, FILES, file.name, verb, state, reason)
 
 
 def _try_to_take_back(
