@@ -1,0 +1,51 @@
+"""Rows whose search texts hold a NUL, and what of them may be changed.
+
+Older versions of SQLite stop a text's trigrams at a NUL and newer ones go on behind it (3.46 | 3.48), so what one puts
+into the trigram index the other cannot take out. Structured contents (pictures) begin with a NUL in every release.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.view import StoreView
+
+#: When an update of a message fires a trigger: of these columns, or (no list) of any.
+_UPDATES = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\s+[\"'`\[]?messages\b", re.IGNORECASE | re.DOTALL)
+
+#: Why such a row is left as it is.
+NUL_REASON = "its text holds a NUL, on which hermes's search index and ours do not agree"
+
+_TEXTS = ("content", "tool_name", "tool_calls")
+_AT_ONCE = 500
+
+
+def indexed_with_nul(view: StoreView, rows: Sequence[int], changed: Collection[str]) -> set[int]:
+    """Return those of the messages whose texts hold a NUL and go into the trigram index when ``changed`` are written.
+
+    Empty where no trigger watches these columns.
+    """
+    found: set[int] = set()
+    if not rows or not goes_into_trigrams(view.shape, changed):
+        return found
+    holds = " OR ".join(f"instr({view.shape.column('messages', name)}, char(0))" for name in _TEXTS)
+    for start in range(0, len(rows), _AT_ONCE):
+        among, cells = in_keys("id", rows[start : start + _AT_ONCE])
+        some = view.rows(f"SELECT id FROM messages WHERE {among} AND ({holds})", cells)
+        found.update(row[0] for row in some if isinstance(row[0], int))
+    return found
+
+
+def goes_into_trigrams(shape: Shape, columns: Collection[str]) -> bool:
+    """Whether updating these columns makes a trigger write to the trigram index."""
+    for sql in shape.triggers.values():
+        fired = _UPDATES.search(sql) if "messages_fts_trigram" in sql else None
+        if fired is None:
+            continue
+        named = fired["columns"]
+        if named is None or not {name.strip(" \t\n\"'`[]").lower() for name in named.split(",")}.isdisjoint(columns):
+            return True
+    return False
