@@ -35,7 +35,7 @@ Issues 51646 and 60108 (the repair at each start; the inserts name the column fr
 from __future__ import annotations
 
 from hermes_doctor.engine.model import Check, Finding, Row, RowRule, Safety, Severity
-from hermes_doctor.store.null_active import HEALED_SINCE, Standing, is_busy, standing
+from hermes_doctor.store.null_active import HEALED_SINCE, Standing, standing, waits
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
@@ -51,7 +51,7 @@ def _judge(row: Row, view: StoreView) -> Finding:
     was = standing(view, session, row["id"], row["compacted"])
     live = was is Standing.LIVE
     fix = Safety.UNSAFE if was is Standing.MISSED else Safety.SAFE
-    busy = is_busy(view, session)
+    refusal = waits(view, session)
     return Finding(
         check=NAME,
         severity=Severity.ERROR if live and view.shape.version < HEALED_SINCE else Severity.WARNING,
@@ -60,9 +60,9 @@ def _judge(row: Row, view: StoreView) -> Finding:
         session=session,
         summary=_SUMMARIES[was],
         detail={"column": "active", "becomes": 1 if live else 0},
-        fix=Safety.NONE if busy else fix,
-        action=None if busy else "show it again" if live else "put it away, as the compaction meant to",
-        refusal="the session was used in the last minutes, and somebody has the store open" if busy else None,
+        fix=Safety.NONE if refusal else fix,
+        action=None if refusal else "show it again" if live else "put it away, as the compaction meant to",
+        refusal=refusal,
     )
 
 

@@ -13,9 +13,10 @@ import enum
 from dataclasses import dataclass
 
 from hermes_doctor.store.cells import Cell, Key
-from hermes_doctor.store.counters import MESSAGES, busy
+from hermes_doctor.store.counters import MESSAGES
 from hermes_doctor.store.handoffs import is_summary_sql
 from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.setting_aside import spared
 from hermes_doctor.store.view import StoreView
 
 #: From this schema on (0.18.2) each writable open of hermes makes such rows active, archived or not.
@@ -34,11 +35,11 @@ class Standing(enum.Enum):
 class _Chat:
     """A session with such rows. ``live_from``: the oldest row that a compaction in place left live, if there was one.
 
-    ``busy``: a turn may be running in it.
+    ``spared``: why it is not to be touched now, if so.
     """
 
     live_from: int | None
-    busy: bool
+    spared: str | None
 
 
 def standing(view: StoreView, session: Key, row_id: Cell, compacted: Cell) -> Standing:
@@ -56,15 +57,15 @@ def was_compacted(view: StoreView, session: Key) -> bool:
     return _chat(view, session).live_from is not None
 
 
-def is_busy(view: StoreView, session: Key) -> bool:
-    """Whether a turn may be running in the session."""
-    return _chat(view, session).busy
+def waits(view: StoreView, session: Key) -> str | None:
+    """Return why the session is left as it is for now, None where nothing speaks against it."""
+    return _chat(view, session).spared
 
 
 def _chat(view: StoreView, session: Key) -> _Chat:
     chats = view.once(_chats)
     if session not in chats:
-        chats[session] = _Chat(_live_from(view, session), session in busy(view, [session]))
+        chats[session] = _Chat(_live_from(view, session), spared(view, session))
     return chats[session]
 
 
