@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from hermes_doctor.catalogue import Catalogue, catalogue
+from typing import TYPE_CHECKING
+
 from hermes_doctor.cli.changing import say
-from hermes_doctor.report.words import visible
+
+if TYPE_CHECKING:
+    from hermes_doctor.catalogue import Catalogue
 
 
 def known() -> Catalogue:
     """Return all checks and fixes; on standard error, say which checks of other packages are left out, and why."""
+    from hermes_doctor.catalogue import catalogue
+    from hermes_doctor.report.words import visible
+
     found = catalogue()
     for problem in found.problems:
         say(f"{visible(problem)}. Next: update that package, or pip uninstall it")

@@ -25,11 +25,23 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Read only; report every fault.")
 @click.argument("targets", nargs=-1, type=Target(), metavar="[TARGET]...")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Read every page of the file, and all of the search index. Takes as long as the disk does.",
+)
 @selection_options
 @fail_on_option
 @output_options
 @click.pass_context
-def scan(context: click.Context, targets: tuple[Path, ...], selection: Selection, fail_on: str, output: Output) -> None:
+def scan(
+    context: click.Context,
+    targets: tuple[Path, ...],
+    deep: bool,
+    selection: Selection,
+    fail_on: str,
+    output: Output,
+) -> None:
     """Read every store that TARGET stands for and report every fault. Nothing is ever changed.
 
     TARGET is a state.db, or a Hermes home (its own state.db and each profile's). With none: this host, that is
@@ -42,6 +54,7 @@ def scan(context: click.Context, targets: tuple[Path, ...], selection: Selection
     from hermes_doctor.cli.catalogue import known
     from hermes_doctor.cli.output import destination
     from hermes_doctor.engine.model import Severity
+    from hermes_doctor.engine.scan import ScanOptions
     from hermes_doctor.host.homes import resolve_targets
 
     threshold = None if fail_on == "never" else Severity[fail_on.upper()]
@@ -51,14 +64,15 @@ def scan(context: click.Context, targets: tuple[Path, ...], selection: Selection
     refs = resolve_targets(targets)
     with destination(output.file, [ref.path for ref in refs]) as stream:
         reporter = _reporter(output, stream)
-        code = _scan_all(refs, chosen, selection.idle, threshold, output, reporter, _next(targets))
+        options = ScanOptions(idle_floor=selection.idle, deep=deep)
+        code = _scan_all(refs, chosen, options, threshold, output, reporter, _next(targets))
     context.exit(code)
 
 
 def _scan_all(
     refs: Sequence[StoreRef],
     chosen: Sequence[Check],
-    idle: float,
+    options: ScanOptions,
     fail_on: Severity | None,
     output: Output,
     reporter: ScanReporter,
@@ -66,13 +80,11 @@ def _scan_all(
 ) -> ExitCode:
     """Scan and report one store after the other; a stop ends the round, and the report is completed all the same."""
     from hermes_doctor.engine.model import Bucket, ExitCode, worst
-    from hermes_doctor.engine.scan import ScanOptions
     from hermes_doctor.report.model import RunEnd, RunStart
     from hermes_doctor.report.progress import ProgressLine
     from hermes_doctor.store.library import library
 
     started = time.monotonic()
-    options = ScanOptions(idle_floor=idle)
     reporter.begin(RunStart(__version__, library().version, time.time()))
     codes: list[ExitCode] = []
     faults: list[str] = []

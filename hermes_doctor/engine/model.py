@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Protocol
 
 from hermes_doctor.store.cells import Cell, Key
@@ -202,7 +203,8 @@ class Check:
 
     ``summary`` is what `doctor checks` lists; ``meaning`` is the "what it means" of a report, in words for the
     person; ``fix`` is the best that a fix of it can be; ``page`` is the module's docstring, shown by
-    `doctor explain`. ``rule`` is a tuple where the fault shows in rows of several tables: each rule then finds rows
+    `doctor explain`. ``wreck`` says of a damaged store that cannot be opened, by its path, what can be told all the
+    same. ``rule`` is a tuple where the fault shows in rows of several tables: each rule then finds rows
     of its own table only, and no row is found by two of them.
     """
 
@@ -213,6 +215,7 @@ class Check:
     fix: Safety
     page: str
     rule: Rule | tuple[Rule, ...]
+    wreck: Callable[[Path], Iterator[Finding]] | None = None
 
     @property
     def rules(self) -> tuple[Rule, ...]:

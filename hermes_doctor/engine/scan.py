@@ -161,11 +161,29 @@ def scan_store(
                 store.close()
     except StoreProblem as problem:
         scan.condition, scan.reason, scan.next_step = problem.condition, problem.reason, problem.next_step
+        if problem.condition is Condition.DAMAGED and not scan.checks:
+            _look_at_the_wreck(scan, checks)
     except BaseException:
         scan.findings.close()
         raise
     scan.seconds = time.monotonic() - started
     return scan
+
+
+def _look_at_the_wreck(scan: StoreScan, checks: Sequence[Check]) -> None:
+    """Ask the checks that can say something of a store which cannot be opened."""
+    for check in checks:
+        result = CheckResult(check)
+        scan.checks.append(result)
+        if check.wreck is None:
+            result.skip("the store could not be opened")
+            continue
+        try:
+            for finding in check.wreck(scan.ref.path):
+                scan.findings.add(finding)
+                result.note(finding)
+        except Exception as error:
+            result.fail(defect(error))
 
 
 def _describe(scan: StoreScan, store: OpenStore) -> None:

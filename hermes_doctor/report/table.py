@@ -42,7 +42,8 @@ class ScanTable:
         """Print one store: a line if all is well, else what is wrong with it."""
         self._stores += 1
         if scan.condition in _CLOSED:
-            self._paragraph(self._closed(scan))
+            found = [result for result in scan.checks if result.count]
+            self._paragraph([*self._closed(scan), *(["", *self._faults(scan, found)] if found else [])])
             return
         notes = _notes(scan)
         failed = [result for result in scan.checks if result.status == "failed"]

@@ -24,6 +24,7 @@ import pytest
 from click.testing import CliRunner
 
 import checks
+from hermes_doctor import catalogue
 from hermes_doctor.cli.app import app
 from hermes_doctor.demo.home import make_demo_home
 from hermes_doctor.engine.model import RelationRule, RowRule, Severity
@@ -375,7 +376,9 @@ def _condition_fails(shape: Shape) -> str:
 
 def _defective(monkeypatch: pytest.MonkeyPatch, rule: RowRule | RelationRule) -> None:
     broken = dataclasses.replace(checks.CHECKS[0], name="defective", severity=Severity.INFO, rule=rule)
-    monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, broken))
+    known = catalogue.catalogue()
+    with_broken = dataclasses.replace(known, checks=(*known.checks, broken))
+    monkeypatch.setattr(catalogue, "catalogue", lambda: with_broken)
 
 
 def test_a_defect_costs_one_store_and_never_quotes_it(
