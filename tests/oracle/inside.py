@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import inspect
 import json
 import os
 import socket
+import sys
+import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -148,3 +152,53 @@ def signature(driver: Any, *, method: str) -> str | None:
 def resolve(driver: Any, *, host: str) -> str:
     """Looks a host name up; there is no network, so it must fail."""
     return socket.gethostbyname(host)
+
+
+def cli_branch(driver: Any, *, session: str) -> Any:
+    """The CLI's ``/branch`` on a session that it has loaded, by the release's own command (0.19 on). Value: its id."""
+    screen = types.ModuleType("cli")
+    for name in ("_cprint", "_sync_process_session_id"):
+        setattr(screen, name, lambda *_given: None)
+    sys.modules["cli"] = screen
+    commands = importlib.import_module("hermes_cli.cli_commands_mixin")
+    chat = types.SimpleNamespace(
+        conversation_history=driver.opened().get_messages_as_conversation(session),
+        _session_db=driver.opened(),
+        session_id=session,
+        agent=None,
+        model="test-model",
+        max_turns=90,
+        reasoning_config=None,
+        _transfer_session_yolo=lambda *_ids: None,
+    )
+    commands.CLICommandsMixin._handle_branch_command(chat, "/branch")
+    return chat.session_id
+
+
+def tui_branch(driver: Any, *, session: str) -> Any:
+    """``session.branch`` of the terminal UI, by the release's own handler (0.13 to 0.20.6). Value: the branch's id."""
+    sys.modules.setdefault("dotenv", types.SimpleNamespace(load_dotenv=lambda *_a, **_k: False))  # type: ignore[arg-type]  # a stand-in
+    server = importlib.import_module("tui_gateway.server")
+    modules = [server]
+    if importlib.util.find_spec("tui_gateway.methods_session"):
+        modules.append(importlib.import_module("tui_gateway.methods_session"))
+    for module in modules:
+        # No model is there to answer.
+        for name in ("_make_agent", "_init_session"):
+            setattr(module, name, lambda *_given, **_named: None)
+    store = driver.opened()
+    server._sessions["live"] = {
+        "session_key": session,
+        "history": store.get_messages_as_conversation(session),
+        "history_lock": threading.Lock(),
+        "agent": object(),
+        "cols": 80,
+        "agent_ready": None,
+        "source": "tui",
+    }
+    known = {row[0] for row in store._conn.execute("SELECT id FROM sessions")}
+    answer = server._methods["session.branch"]("1", {"session_id": "live", "name": ""})
+    made = [row[0] for row in store._conn.execute("SELECT id FROM sessions") if row[0] not in known]
+    if len(made) != 1:
+        raise RuntimeError(f"session.branch: {answer}")
+    return made[0]
