@@ -22,7 +22,7 @@ ever asked anything is a review's own, and none either.
 
 Fix
 The prompt and the rows of its reply become inactive, as a rewind leaves them. Nothing is deleted.
-Where the session's counters agreed with its rows, they still do.
+Where the session's counters counted just its live rows, they still do.
 
 Fix safety
 Unsafe. No mark tells whose a reply is, only its place. Where a turn of the chat was under way when
@@ -39,9 +39,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hermes_doctor.engine.model import Check, Finding, Row, RowRule, Safety, Severity
-from hermes_doctor.store.counters import busy
-from hermes_doctor.store.liveness import live_work
 from hermes_doctor.store.review_prompts import Leak, is_prompt, leak_at, live_sql, suspect_sql
+from hermes_doctor.store.setting_aside import spared
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
@@ -79,11 +78,7 @@ def _refusal(view: StoreView, leak: Leak) -> str | None:
     """Return why the rows must not be hidden, None where they may."""
     if not view.shape.has("messages", "active"):
         return "its schema cannot hide messages: open the store with hermes 0.16.0 or newer, then scan again"
-    if work := live_work(view, leak.session):
-        return f"spared: {work}"
-    if busy(view, [leak.session]):
-        return "spared: the store is open and the chat was used just now, so that a turn may be running"
-    return leak.doubt
+    return spared(view, leak.session) or leak.doubt
 
 
 CHECK = Check(

@@ -1,7 +1,7 @@
 """Hide the prompt of a background review and the rows of its reply, as a rewind hides rows.
 
-They become inactive and stay in the store. A counter that agreed with the live rows is lowered by what is hidden; one
-that did not is left: the rows explain it now just as they did before.
+They become inactive and stay in the store. The session's counters are lowered with them, where they counted just its
+live messages. No time of the session changes.
 """
 
 from __future__ import annotations
@@ -10,18 +10,8 @@ import json
 
 from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, Phase, RowMovedError
 from hermes_doctor.engine.model import Finding
-from hermes_doctor.store.counters import CALLS, MESSAGES, length_sql
 from hermes_doctor.store.review_prompts import leak_at, live_sql
-
-_LOWER = """
-UPDATE sessions SET {counter} = {counter} - (SELECT {total} FROM messages WHERE {counted} AND {hidden})
- WHERE id = CAST(:session AS TEXT)
-   AND {counter} = (SELECT {total} FROM messages WHERE session_id = CAST(:session AS TEXT) AND {counted})
-"""
-
-_HIDE = "UPDATE messages SET {inactive} WHERE {hidden} AND {live}"
-
-_HIDDEN = "id IN (SELECT value FROM json_each(:rows))"
+from hermes_doctor.store.setting_aside import counted_without
 
 
 def _mend(mending: Mending, finding: Finding) -> None:
@@ -32,18 +22,15 @@ def _mend(mending: Mending, finding: Finding) -> None:
     if leak.doubt is not None or not shape.has("messages", "active"):
         raise FixRefusedError(leak.doubt or "its schema cannot hide messages")
     rows = (leak.prompt, *leak.replies)
-    values = {"rows": json.dumps(rows)}
-    live = live_sql(shape)
-    counters = {MESSAGES: ("count(*)", live)}
-    if shape.has("messages", "tool_calls"):
-        total = f"coalesce(sum({length_sql('tool_calls')}), 0)"
-        counters[CALLS] = (total, f"{live} AND role = 'assistant' AND tool_calls IS NOT NULL")
-    for counter, (total, counted) in counters.items():
-        if shape.has("sessions", "id", counter):
-            sql = _LOWER.format(counter=counter, total=total, counted=counted, hidden=_HIDDEN)
-            mending.connection.execute(sql, {**values, "session": mending.single(finding.session)})
-    inactive = ", ".join(f"{column} = 0" for column in ("active", "compacted") if shape.has("messages", column))
-    mending.run(_HIDE.format(inactive=inactive, hidden=_HIDDEN, live=live), values, rows=len(rows))
+    counted = counted_without(mending.view, leak.session, rows)
+    hidden = ", ".join(f"{column} = 0" for column in ("active", "compacted") if shape.has("messages", column))
+    mending.run(
+        f"UPDATE messages SET {hidden} WHERE id IN (SELECT value FROM json_each(:rows)) AND {live_sql(shape)}",
+        {"rows": json.dumps(rows)},
+        rows=len(rows),
+    )
+    if counted.after:
+        mending.set("sessions", leak.session, to=counted.after, expects=counted.before)
 
 
 FIX = Fix(check="leaked-prompts", phase=Phase.HIDE, uses_clock=False, page=__doc__ or "", mend=_mend)

@@ -39,8 +39,9 @@ _BARE_END = re.compile(re.escape(_NOTHING) + r" and stop(?:\.| [^\n]{1,60}\.|\. 
 #: The shortest of all prompts has 456 bytes (0.13.0 to 0.20.6); a person's words in one are not longer than this.
 _SHORTEST, _LONGEST = 400, 100_000
 
-#: The neighbours of a row nearly always have ids as near as this; so many rows are looked at further off.
-_NEAR, _FAR_ROWS = 1_000, 1_000
+#: The neighbours that tell nearly always have ids as near as this, and are among as many rows; so many more are looked
+#: at where they do not.
+_NEAR, _NEAR_ROWS, _FAR_ROWS = 1_000, 50, 1_000
 
 _ASKING = ("user", "system")
 
@@ -146,11 +147,13 @@ def _rows(view: StoreView, session: Key, key: int, *, back: bool = False) -> Ite
     beyond, order, edge = ("<", "DESC", key - _NEAR) if back else (">", "ASC", key + _NEAR)
     # The sign keeps SQLite from the session's index, which would have to be sorted by id up to 0.19.0.
     among, cells = in_keys("+session_id", [session])
-    near = f"{among} AND id {beyond} ? AND NOT id {beyond} ?"
-    yield from _read(view, f"SELECT {columns} FROM messages WHERE {near} ORDER BY id {order}", (*cells, key, edge))
+    near = f"{among} AND id {beyond} ? AND NOT id {beyond} ? ORDER BY id {order} LIMIT {_NEAR_ROWS}"
+    found = list(_read(view, f"SELECT {columns} FROM messages WHERE {near}", (*cells, key, edge)))
+    yield from found
     among, cells = in_keys("session_id", [session])
     further = f"{among} AND id {beyond} ? ORDER BY id {order} LIMIT {_FAR_ROWS}"
-    yield from _read(view, f"SELECT {columns} FROM messages WHERE {further}", (*cells, edge))
+    start = found[-1].id if len(found) == _NEAR_ROWS else edge
+    yield from _read(view, f"SELECT {columns} FROM messages WHERE {further}", (*cells, start))
 
 
 def _read(view: StoreView, sql: str, values: tuple[Cell, ...]) -> Iterator[_Row]:

@@ -244,6 +244,15 @@ def cases() -> tuple[LeakCase, ...]:
             "far apart",
             (*TALK, prompt("both", 3), *theirs(calls(gap=1_500), tool(gap=900), answer("saved", gap=1_100)), *MORE),
         ),
+        LeakCase(
+            "a long reply",
+            (
+                *TALK,
+                prompt("both", 81),
+                *theirs(*(row for number in range(40) for row in (calls(f"c{number}"), tool(f"c{number}"))), answer()),
+                *MORE,
+            ),
+        ),
         LeakCase("far from what was before", (*TALK, prompt("both", 1, gap=2_500), *a_reply(), *MORE)),
         LeakCase("behind a summary", (summary, prompt("skills", 1), *a_reply(), *MORE)),
         LeakCase("a person goes on with a review's own session", (prompt("skills", 1), *a_reply(), *MORE)),
