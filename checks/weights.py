@@ -1,0 +1,164 @@
+"""What takes the space in a large store.
+
+What it finds
+From a mebibyte on, one finding each: images that stand in messages, and how many of them are exact
+copies; messages that a compaction put away, and messages that were rewound; results of background
+delegations that were not delivered; and what hermes's own prune would free.
+
+Why it matters
+Nothing is wrong with such a store: it is large, and so are its backups. In one store images made
+521 of 616 MB, and 398 MB of them were exact copies, which rotations and forks of the chats had made.
+
+How it decides
+By the length of the cells, in bytes; the search index, which holds the text once more, is not
+added. Images are `data:image/...;base64` in structured content and in texts of 32 KiB and more;
+copies are rows of equal content, told apart for the first 100,000 different ones: beyond, "at
+least". Prune's clock is that of the store's release, its retention `sessions.retention_days`, 90
+where the config does not say; pinned rows and, from 0.21.5 on, beginnings of chats that go on are
+left out. What it would free is an estimate, by the number of messages. Where the config says that
+hermes prunes by itself, that is not told.
+
+Fix
+None. `hermes sessions prune` deletes sessions past an age for good (see `--help`, and `--dry-run`
+where the release has it); the file gets smaller with the VACUUM that `hermes sessions optimize`
+(0.16.0 on) does. Pending results are delivered when hermes is started. For images, copies of them,
+and messages that were put away or rewound there is no command: they go with their session.
+
+Fix safety
+Nothing is changed.
+
+Upstream
+Issue 69672 (images in messages), 54189 and 100108 (how stores grow), 101316 (pruning and VACUUM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import apsw
+
+from hermes_doctor.engine.model import Check, Detail, Finding, FoldRule, RelationRule, Safety, Severity, Told
+from hermes_doctor.store.cells import Cell, Key
+from hermes_doctor.store.clocks import DAY
+from hermes_doctor.store.hermes_command import hermes
+from hermes_doctor.store.prompts import MEBIBYTE
+from hermes_doctor.store.retention import retention
+from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.view import StoreView
+from hermes_doctor.store.weights import (
+    Load,
+    MessageLoads,
+    prunable,
+    told_rows,
+    waiting_results,
+    weigh_messages,
+)
+
+NAME = "weights"
+
+#: Less than this, in bytes, is nothing to tell.
+WORTH_TELLING = MEBIBYTE
+
+#: What was added up in this process, by connection: to read all messages again, in one moment, would hold the store up.
+_added_up: WeakKeyDictionary[apsw.Connection, MessageLoads] = WeakKeyDictionary()
+
+
+@dataclass
+class _Messages:
+    """The fold over messages."""
+
+    loads: MessageLoads
+
+    def see(self, *cells: Cell) -> None:
+        self.loads.see(*cells)
+
+    def findings(self) -> Iterator[Finding]:
+        yield from _of_messages(self.loads)
+
+
+def _told(shape: Shape) -> Told | None:
+    return Told(*told_rows(shape)) if shape.has("messages", "content") else None
+
+
+def _start(view: StoreView) -> _Messages:
+    loads = _added_up[view.reader.connection] = MessageLoads()
+    return _Messages(loads)
+
+
+def _again(view: StoreView, keys: Sequence[Key]) -> Iterator[Finding]:
+    if None in keys:
+        loads = _added_up.get(view.reader.connection)
+        yield from _of_messages(weigh_messages(view) if loads is None else loads)
+
+
+def _of_messages(loads: MessageLoads) -> Iterator[Finding]:
+    images, copies = loads.images, loads.copies
+    many = "1 message holds" if images.rows == 1 else f"{images.rows:,} messages hold"
+    least = "" if loads.all_copies_known else "at least "
+    copied = f", {least}{_size(copies)} of them in {copies.rows:,} exact copies" if copies.rows else ""
+    yield from _finding(
+        "messages",
+        images,
+        f"{many} images: {_size(images)}{copied}",
+        {"column": "content", "copied_rows": copies.rows, "copied_bytes": copies.bytes},
+    )
+    for load, what in ((loads.compacted, "were put away by compactions"), (loads.rewound, "were rewound")):
+        yield from _finding("messages", load, f"{load.rows:,} messages {what}: {_size(load)}", {})
+
+
+def _waiting(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
+    if keys is not None and None not in keys:
+        return
+    loads = waiting_results(view)
+    total = Load(sum(load.rows for load in loads.values()), sum(load.bytes for load in loads.values()))
+    summary = f"{total.rows:,} results of delegations were not delivered: {_size(total)}"
+    if loads["pending"].rows:
+        summary += f"; {hermes(view)} delivers what is pending when it starts"
+    detail = {state: load.rows for state, load in loads.items()}
+    yield from _finding("async_delegations", total, summary, detail)
+
+
+def _retained(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
+    if (keys is not None and None not in keys) or (view.settings.read and view.settings.auto_prune):
+        return
+    found, days = prunable(view), retention(view) / DAY
+    summary = (
+        f"{found.sessions:,} ended sessions with {found.messages:,} messages are past {days:g} days:"
+        f" {hermes(view)} sessions prune would delete them, about {found.bytes / MEBIBYTE:,.1f} MiB"
+    )
+    detail = {"messages": found.messages, "retention_days": days, "estimated": True}
+    yield from _finding("sessions", Load(found.sessions, found.bytes), summary, detail)
+
+
+def _finding(table: str, load: Load, summary: str, detail: Detail) -> Iterator[Finding]:
+    if load.bytes >= WORTH_TELLING:
+        yield Finding(
+            check=NAME,
+            severity=Severity.INFO,
+            table=table,
+            key=None,
+            session=None,
+            summary=summary,
+            detail={"rows": load.rows, "bytes": load.bytes, **detail},
+        )
+
+
+def _size(load: Load) -> str:
+    return f"{load.bytes / MEBIBYTE:,.1f} MiB"
+
+
+CHECK = Check(
+    name=NAME,
+    severity=Severity.INFO,
+    summary="what takes the space: images, dead rows, old sessions",
+    meaning="space that images, their copies, dead rows and old sessions take up",
+    fix=Safety.NONE,
+    page=__doc__ or "",
+    rule=(
+        FoldRule("messages", "messages", _told, _start, _again),
+        RelationRule("async_delegations", _waiting),
+        RelationRule("sessions", _retained),
+    ),
+)

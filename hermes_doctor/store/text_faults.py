@@ -1,0 +1,174 @@
+r"""Text that is none, or that some readers cannot take: bytes of no encoding, half surrogate pairs, NUL characters.
+
+Three faults, and what the releases (0.13.0 to 0.22.2, all alike) make of them:
+
+* Bytes that are no UTF-8 (in a UTF-16 store: no UTF-16). Python's sqlite3 raises "Could not decode to UTF-8" for the
+  whole query, so one cell costs the whole chat, or the whole list of sessions. Half of a surrogate pair stored as bytes
+  (``ED A0..BF ..``) is no UTF-8 either.
+* Half of a surrogate pair as an escape (``\ud800`` to ``\udfff``) in JSON. It loads, as a str that cannot be encoded:
+  writing it out fails. Hermes replaces it before it sends a chat to a model, but not for an export or a screen.
+* NUL characters. Python reads past them; SQLite's LIKE, length() and substr(), and so previews, end there. The first
+  character of structured content (NUL and ``json:``) is hermes's own mark and no fault.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hermes_doctor.store.cells import CODECS, BadText, Cell
+from hermes_doctor.store.shape import Shape
+
+#: How content that is a list or an object begins, from 0.13.0 on.
+SENTINEL = "\0json:"
+_MARK = SENTINEL.encode()
+
+
+class TextFault(enum.StrEnum):
+    """What is wrong with a text, in words."""
+
+    BYTES = "invalid bytes"
+    SURROGATE = "surrogate bytes"
+    ESCAPE = "surrogate escape"
+    NUL = "NUL"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The first fault of its kind in a cell: how many bytes into the text it lies, as the store holds it."""
+
+    column: str
+    kind: TextFault
+    offset: int
+
+
+#: JSON up to the first escape that is half of a surrogate pair. A backslash goes with the character behind it.
+_WHOLE_ESCAPES = re.compile(
+    r"(?:[^\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F][0-9a-fA-F]{2}).)*+",
+    re.S,
+)
+_SURROGATES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+
+
+def faults_of(row: Mapping[str, Cell], columns: Sequence[str], json: Sequence[str], encoding: str) -> list[Fault]:
+    """Return what is wrong with these text columns of a row; blobs and numbers in them are others' to judge.
+
+    ``json``: those of the columns that hold JSON. In one named ``content`` it stands behind the sentinel.
+    """
+    found: list[Fault] = []
+    for column in columns:
+        cell = row[column]
+        if isinstance(cell, BadText):
+            found += _bad_bytes(column, bytes(cell), encoding)
+        elif isinstance(cell, str):
+            found += _bad_characters(column, cell, column in json, encoding)
+    return found
+
+
+def _bad_bytes(column: str, raw: bytes, encoding: str) -> list[Fault]:
+    if encoding in CODECS:
+        try:
+            raw.decode(CODECS[encoding])
+        except UnicodeDecodeError as error:
+            # Of UTF-16 nothing can be wrong but half a pair, or half a unit at the very end.
+            half_a_unit = error.start == len(raw) - 1
+            return [Fault(column, TextFault.BYTES if half_a_unit else TextFault.SURROGATE, error.start)]
+        return []
+    found: list[Fault] = []
+    surrogate = _SURROGATES.search(raw)
+    if surrogate:
+        found.append(Fault(column, TextFault.SURROGATE, surrogate.start()))
+    try:
+        # Of the same length, so that what lies behind stays where it is.
+        _SURROGATES.sub(b"???", raw).decode()
+    except UnicodeDecodeError as error:
+        found.append(Fault(column, TextFault.BYTES, error.start))
+    return found
+
+
+def _bad_characters(column: str, text: str, is_json: bool, encoding: str) -> list[Fault]:
+    found: list[Fault] = []
+    marked = column == "content" and text.startswith(SENTINEL)
+    begin = len(SENTINEL) if marked else 0
+    nul = text.find("\0", begin)
+    if nul >= 0:
+        found.append(Fault(column, TextFault.NUL, _bytes_before(text, nul, encoding)))
+    if (is_json or marked) and "\\u" in text:
+        whole = _WHOLE_ESCAPES.match(text, begin)
+        end = whole.end() if whole else begin
+        if end < len(text) - 1:
+            found.append(Fault(column, TextFault.ESCAPE, _bytes_before(text, end, encoding)))
+    return found
+
+
+def _bytes_before(text: str, position: int, encoding: str) -> int:
+    return len(text[:position].encode(CODECS.get(encoding, "utf-8")))
+
+
+def suspect_sql(shape: Shape, table: str, columns: Sequence[str]) -> str | None:
+    """Return SQL that is true for a row with a fault in one of these columns, and for few others.
+
+    None where the table has none of them. It calls what `SUSPECTS` names.
+    """
+    suspects = f"doctor_text_{CODECS.get(shape.encoding, 'utf-8').replace('-', '_')}"
+    there = [shape.column(table, column) for column in columns if shape.has(table, column)]
+    # NULL, which most cells are, is passed without a call.
+    return " OR ".join(f"CASE WHEN {c} IS NULL THEN 0 ELSE {suspects}(CAST({c} AS BLOB)) END" for c in there) or None
+
+
+def suspect_row_sql(shape: Shape, table: str, columns: Sequence[str]) -> str | None:
+    """Return the same, with one call for a row: less where most of the columns are filled, and short."""
+    there = [shape.column(table, column) for column in columns if shape.has(table, column)]
+    # SQLite joins text as UTF-8, and mends UTF-16 on the way.
+    if shape.encoding in CODECS or not there:
+        return suspect_sql(shape, table, columns)
+    return f"doctor_text_utf_8(CAST(concat_ws(char(10), {', '.join(there)}) AS BLOB))"
+
+
+def escapes_sql(shape: Shape, table: str, columns: Sequence[str]) -> str | None:
+    r"""Return SQL that is true where one of these columns has an escape that may be of a surrogate; None as above.
+
+    ``LIKE`` goes from backslash to backslash and costs next to nothing; it takes ``\uD8`` for ``\ud8``, too.
+    """
+    there = [shape.column(table, column) for column in columns if shape.has(table, column)]
+    return " OR ".join(rf"CASE WHEN {c} IS NULL THEN 0 ELSE {c} LIKE '%\ud%' END" for c in there) or None
+
+
+def _suspect(raw: bytes) -> bool:
+    # Called for every row: nearly all of them end in this line.
+    if raw.isascii():
+        return 0 in raw and _suspect_with_nul(raw)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return True
+    return 0 in raw
+
+
+def _suspect_with_nul(raw: bytes) -> bool:
+    """Whether ASCII text with a NUL may be at fault; structured content without a doubt is passed, of any size."""
+    if not raw.startswith(_MARK) or raw.find(0, len(_MARK)) > 0:
+        return True
+    first = raw.find(b"\\")
+    return first >= 0 and (raw.find(b"\\ud", first) >= 0 or raw.find(b"\\uD", first) >= 0)
+
+
+def _suspect_utf_16(codec: str) -> Callable[[bytes], bool]:
+    def suspect(raw: bytes) -> bool:
+        try:
+            text = raw.decode(codec)
+        except UnicodeDecodeError:
+            return True
+        return "\0" in text
+
+    return suspect
+
+
+#: What the conditions call: whether a text, given as its bytes, is at fault.
+SUSPECTS: Mapping[str, Callable[..., bool]] = {
+    "doctor_text_utf_8": _suspect,
+    "doctor_text_utf_16_le": _suspect_utf_16("utf-16-le"),
+    "doctor_text_utf_16_be": _suspect_utf_16("utf-16-be"),
+}
