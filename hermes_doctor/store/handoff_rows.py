@@ -20,6 +20,7 @@ from hermes_doctor.store.lineage import COMPRESSION, RECOVERABLE_REASONS
 from hermes_doctor.store.liveness import live_work
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.turns import ends_of
 from hermes_doctor.store.view import StoreView
 
 #: How the summaries of all releases begin: 0.13.0 to 0.22.2 (the sentences behind differ), and those before.
@@ -35,8 +36,6 @@ _STEER = "steer"
 
 #: A chat that was used within this, in seconds, is being used: its user will speak next.
 IN_USE = DAY
-
-_AT_ONCE = 500
 
 _SPACE = "char(9, 10, 11, 12, 13, 32)"
 
@@ -80,24 +79,22 @@ def key_of(session: Cell, encoding: str) -> Key:
 
 def lone_handoffs(view: StoreView, sessions: Sequence[Key]) -> Iterator[LoneHandoff]:
     """Give those of the sessions that a finished answer leaves with nothing but a summary to go on from."""
-    ended = view.shape.column("sessions", "ended_at")
-    reason = view.shape.column("sessions", "end_reason")
-    asked = [key for key in sessions if key is not None]
-    for start in range(0, len(asked), _AT_ONCE):
-        some = asked[start : start + _AT_ONCE]
-        ages = ages_of(view, some)
-        among, cells = in_keys("id", some)
-        for session, at, why in view.rows(f"SELECT id, {ended}, {reason} FROM sessions WHERE {among}", cells):
-            # After a compression the chat goes on elsewhere.
-            if at is not None and why == COMPRESSION:
-                continue
-            newest = ages[session].newest if session in ages else None
-            if newest is None or view.now - newest < view.idle_limit(IN_USE) or live_work(view, session) is not None:
-                continue
-            with view.reader.pinned():
-                found = _left_with(view, session)
-            if found is not None:
-                yield LoneHandoff(session, *found, at is None or why in RECOVERABLE_REASONS)
+    for session, ended, reason in ends_of(view, sessions):
+        # After a compression the chat goes on elsewhere.
+        if (ended and reason == COMPRESSION) or _in_use(view, session):
+            continue
+        with view.reader.pinned():
+            found = _left_with(view, session)
+        if found is not None:
+            yield LoneHandoff(session, *found, not ended or reason in RECOVERABLE_REASONS)
+
+
+def _in_use(view: StoreView, session: Key) -> bool:
+    """Whether somebody uses the session, or may: right after a compaction a chat may look so."""
+    age = ages_of(view, [session]).get(session)
+    if age is None or age.newest is None or view.now - age.newest < view.idle_limit(IN_USE):
+        return True
+    return live_work(view, session) is not None
 
 
 def _left_with(view: StoreView, session: Key) -> tuple[Key, Key] | None:

@@ -151,8 +151,8 @@ def session_sql() -> str:
 def doubtful_sql(shape: Shape) -> str:
     """Return SQL over messages: the row's neighbours in the table are not what makes a whole turn.
 
-    Behind a user stands an assistant, behind a call its answer and an assistant again, before an answer a call or
-    another answer; all of the same session. Several calls in one row are always doubtful.
+    Behind a user stands an assistant, behind calls an answer to each and an assistant again, before an answer a call or
+    another answer; all of the same session.
     """
     table, rowid = quote(shape.tables["messages"].name), shape.tables["messages"].rowid
     active = shape.column("messages", "active", absent="1")
@@ -169,6 +169,15 @@ def doubtful_sql(shape: Shape) -> str:
     )
     # In quotes, lest call_1 be found in call_10.
     named = f"""instr(p.tool_calls, '"' || {table}.tool_call_id || '"') > 0"""
+    names = f"""instr({table}.tool_calls, '"' || n.tool_call_id || '"') > 0"""
+    length = f"json_array_length({table}.tool_calls)"
+    all_answered = (
+        f"CASE typeof(tool_calls) WHEN 'text' THEN CASE json_valid(tool_calls) WHEN 1 THEN"
+        f" (SELECT count(DISTINCT n.tool_call_id) FROM {table} n WHERE n.{rowid} > {table}.{rowid}"
+        f" AND n.{rowid} <= {table}.{rowid} + {length} AND {there('n', 'tool')} AND {names}) = {length}"
+        f" AND (SELECT {there('a', 'assistant')} FROM {table} a WHERE a.{rowid} = {table}.{rowid} + {length} + 1)"
+        f" END END"
+    )
     answer = (
         f"(SELECT {there('p', 'assistant', 'tool')} AND (p.role = 'tool' OR {named})"
         f" FROM {table} p WHERE p.{rowid} = {table}.{rowid} - 1)"
@@ -179,7 +188,7 @@ def doubtful_sql(shape: Shape) -> str:
         f"CASE WHEN {active} = 1 THEN CASE role"
         f" WHEN 'user' THEN CASE WHEN {said} AND content NOT GLOB '[[]CONTEXT *' THEN {user} IS NOT 1 END"
         f" WHEN 'assistant' THEN CASE WHEN tool_calls IS NOT NULL THEN"
-        f" CASE WHEN instr(tool_calls, '{_NEXT_CALL}') THEN 1 ELSE {answered} IS NOT 1 END END"
+        f" CASE WHEN instr(tool_calls, '{_NEXT_CALL}') THEN {all_answered} ELSE {answered} END IS NOT 1 END"
         f" WHEN 'tool' THEN {answer} IS NOT 1 END END"
     )
 
@@ -215,29 +224,35 @@ class Doubtful:
 
 def broken_turns(view: StoreView, sessions: Sequence[Key]) -> Iterator[BrokenTurns]:
     """Give what is broken in each of these sessions, read by index; sessions that have no row are left out."""
+    for session, ended, reason in ends_of(view, sessions):
+        turns = Turns()
+        for row, calls, answers in _rows(view, session):
+            if isinstance(row, int):
+                turns.take(row, calls, answers)
+        # What a compression cut off goes on in another session.
+        over = ended and reason != COMPRESSION
+        if over:
+            turns.end()
+        if turns.broken:
+            yield BrokenTurns(
+                session,
+                over,
+                turns.users_in_a_row,
+                turns.replies_missing,
+                turns.calls_unanswered,
+                turns.answers_to_no_call,
+            )
+
+
+def ends_of(view: StoreView, sessions: Sequence[Key]) -> Iterator[tuple[Key, bool, Cell]]:
+    """Give those of the sessions that have a row, each with whether it has ended, and why."""
     ended = view.shape.column("sessions", "ended_at")
     reason = view.shape.column("sessions", "end_reason")
     asked = [key for key in sessions if key is not None]
     for start in range(0, len(asked), _AT_ONCE):
         among, cells = in_keys("id", asked[start : start + _AT_ONCE])
         for session, at, why in view.rows(f"SELECT id, {ended}, {reason} FROM sessions WHERE {among}", cells):
-            turns = Turns()
-            for row, calls, answers in _rows(view, session):
-                if isinstance(row, int):
-                    turns.take(row, calls, answers)
-            # What a compression cut off goes on in another session.
-            over = at is not None and why != COMPRESSION
-            if over:
-                turns.end()
-            if turns.broken:
-                yield BrokenTurns(
-                    session,
-                    over,
-                    turns.users_in_a_row,
-                    turns.replies_missing,
-                    turns.calls_unanswered,
-                    turns.answers_to_no_call,
-                )
+            yield session, at is not None, why
 
 
 def _rows(view: StoreView, session: Key) -> Iterator[tuple[Cell, Cell, Cell]]:

@@ -94,6 +94,33 @@ def test_no_broken_session_looks_whole(made: Path, tmp_path: Path, seed: int) ->
     assert 5 < len(everything) < SESSIONS
 
 
+def test_whole_turns_are_not_doubtful(made: Path, tmp_path: Path) -> None:
+    """Otherwise all would be right, but every session would be read twice."""
+    store = tmp_path / "state.db"
+    shutil.copy(made, store)
+    with apsw.Connection(str(store)) as connection:
+        for session in "ab":
+            connection.execute(
+                "INSERT INTO sessions (id, source, started_at, ended_at) VALUES (?, 'cli', 1, 2)", (session,)
+            )
+            for ids in (["c1"], ["c1"], ["c1", "c2"], ["c3", "c1", "c2"], []):
+                calls = json.dumps([{"id": each, "function": {"arguments": '{"a": "}, {"}'}} for each in ids])
+                rows: list[tuple[str, str | None, str | None]] = [
+                    ("user", None, None),
+                    *([("assistant", calls, None)] if ids else []),
+                ]
+                rows += [*(("tool", None, each) for each in reversed(ids)), ("assistant", None, None)]
+                connection.executemany(
+                    "INSERT INTO messages (session_id, role, content, tool_calls, tool_call_id, timestamp)"
+                    " VALUES (?, ?, 'x', ?, ?, 1)",
+                    [(session, *row) for row in rows],
+                )
+    connection.close()
+    with view_of(store) as view:
+        assert view.rows(f"SELECT id FROM messages WHERE {turns.doubtful_sql(view.shape)}") == []
+        assert len(view.rows("SELECT id FROM messages")) == 42
+
+
 def test_a_long_session_is_read_in_slices_where_statements_must_be_short(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
