@@ -7,16 +7,17 @@ delegations that were not delivered; and what hermes's own prune would free.
 
 Why it matters
 Nothing is wrong with such a store: it is large, and so are its backups. In one store images made
-521 of 616 MB, and 398 MB of them were exact copies, which rotations and forks of the chats had made.
+521 of 616 MB, and 398 MB of them were exact copies.
 
 How it decides
 By the length of the cells, in bytes; the search index, which holds the text once more, is not
-added. Images are `data:image/...;base64` in structured content and in texts of 32 KiB and more;
-copies are rows of equal content, told apart for the first 100,000 different ones: beyond, "at
-least". Prune's clock is that of the store's release, its retention `sessions.retention_days`, 90
-where the config does not say; pinned rows and, from 0.21.5 on, beginnings of chats that go on are
-left out. What it would free is an estimate, by the number of messages. Where the config says that
-hermes prunes by itself, that is not told.
+added. Images are `data:image/...;base64` in structured content of 4 KiB and more, and in texts of
+32 KiB and more; copies are rows of equal content, told apart for the first 100,000 different ones:
+beyond, "at least". Prune's clock is that of the store's release, its retention
+`sessions.retention_days`, 90 where the config does not say; what that release spares is left out:
+pinned rows (0.20.6 on), and beginnings of chats that go on (0.22.2). What it would free is an
+estimate, by the number of messages; it is not told where the config says that hermes prunes by
+itself.
 
 Fix
 None. `hermes sessions prune` deletes sessions past an age for good (see `--help`, and `--dry-run`

@@ -38,8 +38,8 @@ _HEAVY = (
     *("content", "api_content", "tool_calls", "tool_name", "reasoning", "reasoning_content", "reasoning_details"),
     *("codex_reasoning_items", "codex_message_items", "display_metadata"),
 )
-#: From here on pinned rows and beginnings of chats that go on are spared (0.21.5), and pinned ones before (0.20.0).
-_SPARES_LINEAGES, _SPARES_PINNED = 30, 25
+#: From these schemas on prune spares beginnings of chats that go on (0.22.2), and pinned rows (0.20.6).
+_SPARES_LINEAGES, _SPARES_PINNED = 31, 26
 
 
 @dataclass(slots=True)
