@@ -20,9 +20,9 @@ unless told otherwise, and puts away only what is active): where the newest rows
 
 Fix
 `active` becomes 1. A row marked `compacted` gets 0 instead, and a row that a compaction missed gets
-both marks of one that is put away: still found by search, not replayed. Where a session counts
-only the rows that were to be seen, its counters are raised to what comes back. Nothing is changed
-in a session that may be in use at that moment.
+both marks of one that is put away: still found by search, not replayed. A session's counters that
+come to less than what is seen then are raised to it. Nothing is changed in a session that may be in
+use at that moment.
 
 Fix safety
 Safe: the rows are shown as they were written. Only the rows that a compaction missed are left until

@@ -52,11 +52,6 @@ def standing(view: StoreView, session: Key, row_id: Cell, compacted: Cell) -> St
     )
 
 
-def was_compacted(view: StoreView, session: Key) -> bool:
-    """Whether a compaction in place missed rows of the session, so that its counters leave them out rightly."""
-    return _chat(view, session).live_from is not None
-
-
 def waits(view: StoreView, session: Key) -> str | None:
     """Return why the session is left as it is for now, None where nothing speaks against it."""
     return _chat(view, session).spared
@@ -83,8 +78,9 @@ def _live_from(view: StoreView, session: Key) -> int | None:
     if not isinstance(counted, int) or counted <= 0:
         return None
     ours, cells = in_keys("session_id", [session])
+    # The plus keeps SQLite from going through the whole table in the order of its ids.
     live = f"FROM messages WHERE {ours} AND coalesce(active, 1) = 1"
-    oldest = view.reader.value(f"SELECT id {live} ORDER BY id DESC LIMIT 1 OFFSET ?", (*cells, counted - 1))
+    oldest = view.reader.value(f"SELECT id {live} ORDER BY +id DESC LIMIT 1 OFFSET ?", (*cells, counted - 1))
     if not isinstance(oldest, int) or not view.rows(f"SELECT 1 {live} AND id < ? LIMIT 1", (*cells, oldest)):
         return None
     summary = view.rows(f"SELECT 1 {live} AND id >= ? AND {is_summary_sql(shape)} LIMIT 1", (*cells, oldest))

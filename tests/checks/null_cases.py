@@ -68,7 +68,7 @@ CASES: tuple[NullCase, ...] = (
     NullCase("nothing is counted", (Line(), CALLING), (0, 0), (2, 2)),
     NullCase("rewound rows are counted", (seen(), Line(), GONE, GONE), (4, 0)),
     NullCase("counted at random", (seen(), Line(), Line()), (9, 7)),
-    NullCase("fewer than are seen", (seen(), seen(), Line()), (1, 0)),
+    NullCase("fewer than are seen", (seen(), seen(), Line()), (1, 0), (3, 0)),
     NullCase("not counted", (Line(), seen()), (None, None)),
     NullCase("some of it counted", (Line(), Line(), CALLING, Line()), (2, 0), (4, 2)),
     NullCase("a continuation", (Line(), Line(SUMMARY), Line())),

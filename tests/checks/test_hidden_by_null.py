@@ -23,7 +23,7 @@ from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 from tests.whole.identical import image_of
 
-STORES = ("0.16.0", "0.18.0", "0.22.2")
+STORES = ("0.16.0", "0.22.2")
 BUCKETS = {LIVE: Bucket.SAFE, ARCHIVED: Bucket.SAFE, MISSED: Bucket.UNSAFE}
 
 
@@ -82,14 +82,14 @@ def test_releases_hide_such_rows_until_they_heal_them(home: Home, oracle: None, 
         assert findings_of(home.store, CHECK) == []
 
 
-@pytest.mark.parametrize("chain", [("0.18.0",), ("0.22.2",), CHAINS[0]], ids="+".join)
+@pytest.mark.parametrize("chain", [("0.22.2",), CHAINS[0]], ids="+".join)
 def test_a_home_lived_in_has_none(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
     home = lived_in(*chain).home
     assert findings_of(home.store, CHECK, home=home.path) == []
 
 
 def test_a_chat_that_may_be_in_use_is_left(planted: Callable[[str], Planted[NullCase]]) -> None:
-    store = planted("0.18.0")
+    store = planted("0.22.2")
     keys = [finding.key for finding in store.findings]
     written = time.time() - 3600
     for held, now, refused in (("yes", written + 60, True), ("yes", written + 900, False), ("no", written + 60, False)):
@@ -136,6 +136,6 @@ VARIANTS: dict[str, tuple[Any, str, Any]] = {
 def test_a_wrong_variant_fails(
     planted: Callable[[str], Planted[NullCase]], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    store = planted("0.18.0")
+    store = planted("0.22.2")
     monkeypatch.setattr(*VARIANTS[name])
     assert taken_for(store, tuple(findings_of(store.home.store, CHECK))) != wanted(store)
