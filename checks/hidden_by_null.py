@@ -11,7 +11,7 @@ no default. From 0.18.2 on each start of hermes that may write makes all of them
 there until then was written by such a release or by a tool.
 
 How it decides
-By the NULL alone: an error below schema 19, where no release will mend it, else a warning. What the
+By the NULL alone: an error below schema 19, whose releases never mend it, else a warning. What the
 row was before is another question. Nearly always it was live. A row that is marked `compacted` was
 put away by a compaction in place: hermes's own repair would bring it back into the chat, beside the
 summary that stands for it. So it would with rows that a compaction missed (0.18.0 compacts in place
