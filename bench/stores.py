@@ -19,6 +19,8 @@ from tests.oracle.steps import open_store
 
 #: Messages of one session, on average: most chats are short, a few are very long.
 _MESSAGES_A_SESSION = 40
+#: Messages of one turn: a prompt, a call, its output, an answer.
+_A_TURN = 4
 _WORDS = [f"word{n}" for n in range(2000)]
 _COLUMNS = (
     "session_id, role, content, tool_call_id, tool_calls, tool_name, timestamp, reasoning,"
@@ -45,7 +47,9 @@ def make_store(folder: Path, release: str, messages: int, *, faults: float = 0.0
         session = 0
         while made < messages:
             session += 1
-            count = min(messages - made, max(1, int(chance.paretovariate(1.2) * _MESSAGES_A_SESSION / 6)))
+            # Whole turns: an ended chat that stops in the middle of one is a fault, if a small one.
+            turns = int(chance.paretovariate(1.2) * _MESSAGES_A_SESSION / 6 / _A_TURN) + 1
+            count = min(messages - made, turns * _A_TURN)
             made += count
             started = time.time() - chance.uniform(1, 80) * 86400
             zombie = chance.random() < faults
@@ -58,7 +62,7 @@ def make_store(folder: Path, release: str, messages: int, *, faults: float = 0.0
                     None if zombie else started + count * 20,
                     None if zombie else "cli_close",
                     count,
-                    (count + 2) // 4,
+                    (count + 2) // _A_TURN,
                 ),
             )
             connection.executemany(
@@ -77,8 +81,8 @@ def _conversation(
     """Rows of one chat: a prompt, then calls and their output, then an answer, over and over."""
     for n in range(count):
         at = started + n * 20.0
-        call = f"call_{n // 2}"
-        match n % 4:
+        call = f"call_{n // _A_TURN}"
+        match n % _A_TURN:
             case 0:
                 yield session, "user", _text(chance, 20), None, None, None, at, None, None, None
             case 1:

@@ -3,14 +3,13 @@
 What it finds
 Ordinary chats that an upgrade marked as delegates without a parent. Chats that hang on another
 session without being a branch, a reset chat or a continuation of it, although a person wrote in
-them. And, in releases that need it as JSON, a `model_config` that is none.
+them.
 
 Why it matters
 The upgrade to schema 16 (0.17.0, or any newer release that opens an older file) means to mark the
 runs of delegates whose parent was deleted. It marks every short untitled session in which a tool
 was used, and from 0.17 on no list shows what is marked: the chat is there, but only its id leads to
-it. Search leaves its messages out as well (0.21.5 on). One `model_config` that is no JSON makes the
-whole list fail in 0.16.0 to 0.20.6.
+it. Search leaves its messages out as well (0.21.5 on).
 
 How it decides
 The mark is `_delegate_from` with the value `__orphaned__`, on a session without a parent or on a
@@ -19,7 +18,8 @@ or is pinned, or if a person wrote in it more than once: a delegate gets one tas
 others. With a single message it may be either. Runs (subagent, tool, cron, kanban, oneshot) are
 none. A child without a mark is reported where its parent did not end by compression and a person
 wrote in it at least twice; a chat whose parent was opened again looks so. Hidden on purpose or
-archived is no fault. A missing parent is lineage-gaps'.
+archived is no fault. A missing parent is lineage-gaps', a `model_config` that is no JSON, on which
+whole lists fail, broken-json's.
 
 Fix
 The mark is taken out of `model_config`, everything else in it stays as it is written; where nothing
@@ -74,8 +74,6 @@ def _find(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
 
 def _severity(chat: Hidden, version: int) -> Severity:
     match chat.why:
-        case Why.UNREADABLE:
-            return Severity.ERROR
         case Why.UNJOINED:
             return Severity.WARNING
         case Why.MARKED:
@@ -84,8 +82,6 @@ def _severity(chat: Hidden, version: int) -> Severity:
 
 def _summary(chat: Hidden, version: int) -> str:
     match chat.why:
-        case Why.UNREADABLE:
-            return "its model_config is no JSON, so that this release lists no session at all"
         case Why.UNJOINED:
             return "hangs on another session as a delegate would, so no list shows it; hermes --resume with its id does"
         case Why.MARKED if version < HIDES_MARKED:

@@ -33,9 +33,6 @@ from hermes_doctor.store.view import StoreView
 ORPHANED = "__orphaned__"
 #: From this schema on (0.17.0) lists leave out rows with a delegate's mark.
 HIDES_MARKED = 16
-#: A list of these releases (0.16.0 to 0.20.6) fails on a row whose ``model_config`` is no JSON; the first two schemas
-#: look at rows with a parent only.
-_FAILS_FROM, _FAILS_ON_ALL_FROM, _FAILS_TO = 14, 16, 26
 
 #: Sources of runs, which are no chats of a person's.
 _RUNS = tuple(sorted((WORKERS - {"cli"}) | {"recovered", "unknown"}))
@@ -49,7 +46,6 @@ class Why(enum.StrEnum):
 
     MARKED = "marked-by-upgrade"
     UNJOINED = "child-without-a-mark"
-    UNREADABLE = "config-is-no-json"
 
 
 @dataclass(frozen=True)
@@ -70,11 +66,9 @@ class Hidden:
 def hidden_chats(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Hidden]:
     """Give the chats of these sessions, or of all, that no list of the store's release shows."""
     for row in _suspects(view, keys):
-        session, source, marked, unreadable, said, personal = row
+        session, source, marked, said, personal = row
         count = said if isinstance(said, int) else 0
-        if unreadable:
-            yield Hidden(session, Why.UNREADABLE, source, count, certain=True)
-        elif not marked:
+        if not marked:
             if count > 1:
                 yield Hidden(session, Why.UNJOINED, source, count, certain=True)
         elif count or personal:
@@ -122,15 +116,15 @@ def _suspects(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Values]:
     shape = view.shape
     if not has_lineage(shape) or not shape.has("messages", "session_id", "role"):
         return
-    marked, unjoined, unreadable = _marked_sql(shape), _unjoined_sql(shape), _unreadable_sql(shape)
+    marked, unjoined = _marked_sql(shape), _unjoined_sql(shape)
     source = shape.column("sessions", "source", alias="sessions")
     hidden = shape.column("sessions", "hidden", alias="sessions", absent="0")
     runs = ", ".join(f"'{run}'" for run in _RUNS)
     where = (
-        f"sessions.id IS NOT NULL AND (({unreadable}) OR (coalesce({hidden}, 0) = 0"
-        f" AND coalesce({source}, '') NOT IN ({runs}) AND (({marked}) OR ({unjoined}))))"
+        f"sessions.id IS NOT NULL AND coalesce({hidden}, 0) = 0"
+        f" AND coalesce({source}, '') NOT IN ({runs}) AND (({marked}) OR ({unjoined}))"
     )
-    columns = ["sessions.id", source, f"({marked})", f"({unreadable})", _said_sql(shape), _personal_sql(shape)]
+    columns = ["sessions.id", source, f"({marked})", _said_sql(shape), _personal_sql(shape)]
     if keys is None:
         yield from view.reader.walk(shape.tables["sessions"], columns, where)
         return
@@ -186,14 +180,6 @@ def _unjoined_sql(shape: Shape) -> str:
         f" THEN EXISTS (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id"
         f" AND {edge_sql(shape, 'sessions', 'p')} = '{Edge.SUBAGENT}') AND {marks} ELSE 0 END"
     )
-
-
-def _unreadable_sql(shape: Shape) -> str:
-    if not _FAILS_FROM <= shape.version <= _FAILS_TO:
-        return "0"
-    config = shape.column("sessions", "model_config", alias="sessions")
-    asked = "1" if shape.version >= _FAILS_ON_ALL_FROM else "sessions.parent_session_id IS NOT NULL"
-    return f"CASE typeof({config}) WHEN 'text' THEN json_valid({config}) = 0 AND {asked} ELSE 0 END"
 
 
 def _said_sql(shape: Shape) -> str:

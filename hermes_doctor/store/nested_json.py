@@ -105,14 +105,13 @@ def unwrap_cells(cells: Mapping[str, Cell]) -> dict[str, Unwrapped | Refusal]:
 def is_string_sql(expression: str) -> str:
     """Return SQL that is true for text whose first character after JSON's white space is a quotation mark.
 
-    NULL and text that begins otherwise, nearly every cell, are passed without a copy of the cell.
+    NULL and text that begins otherwise, nearly every cell, are passed by comparisons, which copy nothing: whatever
+    begins with a quotation mark or a blank sorts before ``#``.
     """
     blanks = "char(32, 9, 10, 13)"
     return (
-        f"CASE WHEN {expression} IS NULL OR typeof({expression}) <> 'text' THEN 0"
-        f" WHEN substr({expression}, 1, 1) = '\"' THEN 1"
-        f" WHEN instr({blanks}, substr({expression}, 1, 1)) > 0"
-        f" THEN substr(ltrim({expression}, {blanks}), 1, 1) = '\"' ELSE 0 END"
+        f"CASE WHEN {expression} IS NULL OR {expression} >= '#' OR typeof({expression}) <> 'text' THEN 0"
+        f" ELSE substr(ltrim({expression}, {blanks}), 1, 1) = '\"' END"
     )
 
 

@@ -12,10 +12,10 @@ from checks.hidden_chats import CHECK
 from hermes_doctor.engine.model import Finding, Severity
 from hermes_doctor.store import hidden_chats
 from hermes_doctor.store.hidden_chats import Why, without_mark
-from tests.checks.hidden_cases import CASES, NO_JSON_CASES, UNSAFE, HiddenCase, Said
+from tests.checks.hidden_cases import CASES, UNSAFE, HiddenCase, Said
 from tests.checks.lineage_cases import plant
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
-from tests.oracle.home import CallError, Home
+from tests.oracle.home import Home
 from tests.oracle.releases import CHAINS, Release, get
 from tests.oracle.steps import Step, call, open_store
 from tests.oracle.templates import LivedIn
@@ -79,15 +79,6 @@ def test_rows_asked_about_one_by_one_are_judged_alike(
 ) -> None:
     store = planted(version)
     assert store.asked_one_by_one(CHECK) == by_key(store.findings)
-
-
-@pytest.mark.parametrize("version", ["0.13.0", "0.16.0", "0.20.6", "0.22.2"])
-def test_a_config_that_is_no_json_is_found_where_the_list_fails_on_it(home: Home, version: str) -> None:
-    store = plant_cases(home, version, NO_JSON_CASES)
-    assert wrong_cases(store.cases, store.findings) == {}
-    assert all(finding.severity is Severity.ERROR for finding in store.findings)
-    (listed,) = home.run(version, [call("list_sessions_rich")], check=False)
-    assert isinstance(listed, CallError) == bool(store.findings)
 
 
 @pytest.mark.parametrize("chain", [("0.13.0",), ("0.22.2",), CHAINS[0]], ids="+".join)
