@@ -23,7 +23,6 @@ from hermes_doctor.store.laid_rows import (
     LATE,
     ROLES,
     UNREAD,
-    BareRow,
     Laid,
     digests,
     in_pieces,
@@ -49,11 +48,13 @@ _TERMINALS = ("desktop", "tui")
 _AT_ONCE = 500
 #: Why a row waits for another check's fix.
 _WRAPPED = "the parent's own JSON is wrapped in a string: double-encoded comes first"
-#: Most rows that are filled in a store that somebody has open: each takes the lock for about 0.2 ms.
-_MOST_HELD_ROWS = 3000
+#: How many rows of a copy are looked at first: most copies are whole, and then they show it.
+_FIRST_ROWS = 40
+#: Most rows that are filled in a store that somebody has open: each takes the lock for about 0.5 ms.
+_MOST_HELD_ROWS = 1000
 
 _ALL = sum(BIT.values())
-_LEFT_OUT_BY_CLI = BIT[LATE] | sum(BIT[column] for column in UNREAD)
+_UNREAD = sum(BIT[column] for column in UNREAD)
 _KEPT_BY_CLI = BIT["tool_calls"] | BIT["tool_call_id"] | BIT["reasoning"]
 
 
@@ -137,37 +138,53 @@ def _is_branch(shape: Shape) -> str:
 
 
 def _look_at(view: StoreView, branch: _Branch) -> BranchCopy | None:
-    own = [row for row in read_rows(view, branch.session) if row.role in ROLES]
-    stripped = any(row.role == "tool" and row.live and row.lacks & BIT["tool_call_id"] for row in own)
-    if not own or not (stripped or branch.marked):
+    bare_answers = _any(view, branch.session, "role = 'tool' AND {} IS NULL", "tool_call_id")
+    suspect = branch.marked and (_may_lack_reasoning(view, branch) or _may_end_a_piece(view, branch))
+    if not bare_answers and not suspect:
         return None
-    its = read_rows(view, branch.parent)
-    undecided = union(row.has for row in its) & union(row.lacks for row in own) & _LEFT_OUT_BY_CLI
+    own, its = ([row for row in read_rows(view, branch.session) if row.role in ROLES], read_rows(view, branch.parent))
     laid = Laid(own, its, branch.started)
-    if undecided:
-        # By their lengths first: most copies are whole, and then no text need be read.
-        undecided &= ~laid.kept(laid.over([row.length for row in own], [row.length for row in its]))
-    ends_a_piece = branch.marked and _may_end_a_piece(own, branch.started)
-    if not (stripped or undecided or ends_a_piece):
-        return None
     texts = digests(view, own), digests(view, its)
     places = laid.over(*texts)
-    copied, not_copied = 0, 0
-    if ends_a_piece:
+    early = None
+    if branch.marked and branch.started is not None and len(own) >= PIECE:
         dialogue = Laid(own, its, branch.started, dialogue=True)
-        copied, not_copied = _ended_early(laid, places) or _ended_early(dialogue, dialogue.over(*texts)) or (0, 0)
-    return _verdict(view, branch, laid, places, copied, not_copied)
+        early = _ended_early(laid, places) or _ended_early(dialogue, dialogue.over(*texts))
+    return _verdict(view, branch, laid, places, *(early or (0, 0)))
 
 
-def _may_end_a_piece(own: Sequence[BareRow], started: float | None) -> bool:
+def _may_lack_reasoning(view: StoreView, branch: _Branch) -> bool:
+    """Whether a look at the first rows, without a text of them, leaves it open that the CLI left out reasoning."""
+    own = [row for row in read_rows(view, branch.session, most=_FIRST_ROWS) if row.role in ROLES]
+    its = read_rows(view, branch.parent, most=_FIRST_ROWS)
+    laid = Laid(own, its, branch.started)
+    kept = laid.kept(laid.over([row.length for row in own], [row.length for row in its]))
+    columns = named(_left_out(kept))
+    return bool(columns) and _any(view, branch.parent, " OR ".join(["{} IS NOT NULL"] * len(columns)), *columns)
+
+
+def _may_end_a_piece(view: StoreView, branch: _Branch) -> bool:
     """Whether the times allow that a whole piece is the last that was copied."""
-    if started is None:
+    if branch.started is None or not view.shape.has("messages", "timestamp"):
         return False
-    for end in range(PIECE, len(own) + 1, PIECE):
-        last, following = own[end - 1].at, own[end].at if end < len(own) else None
-        if not is_after(last, started + COPYING_SECONDS) and (following is None or following > started):
+    among, cells = in_keys("session_id", [branch.session])
+    # Out of the index alone.
+    rows = view.rows(f"SELECT id, timestamp FROM messages WHERE {among}", cells)
+    times = [trusted(at) for _number, at in sorted(rows, key=lambda row: str(row[0]).zfill(20))]
+    for end in range(PIECE, len(times) + 1, PIECE):
+        following = times[end] if end < len(times) else None
+        if not is_after(times[end - 1], branch.started + COPYING_SECONDS) and (
+            following is None or following > branch.started
+        ):
             return True
     return False
+
+
+def _any(view: StoreView, session: Key, condition: str, *columns: str) -> bool:
+    """Whether a row of the session fulfils a condition over these columns; those that the store lacks are NULL."""
+    filled = condition.format(*(view.shape.column("messages", column) for column in columns))
+    among, cells = in_keys("session_id", [session])
+    return bool(view.rows(f"SELECT 1 FROM messages WHERE {among} AND ({filled}) LIMIT 1", cells))
 
 
 def _verdict(
@@ -222,7 +239,14 @@ def _wanted(branch: _Branch, kept: int) -> int:
     """
     if not branch.marked or not (kept & _KEPT_BY_CLI or branch.source == "cli"):
         return 0
-    return _LEFT_OUT_BY_CLI & ~kept
+    return _left_out(kept)
+
+
+def _left_out(kept: int) -> int:
+    """Return what a path may have left out that kept these columns: all paths up to 0.20.0, fewer, or none."""
+    if kept & BIT[LATE]:
+        return 0
+    return BIT[LATE] if kept & _UNREAD else BIT[LATE] | _UNREAD
 
 
 def _ended_early(laid: Laid, places: list[list[int]]) -> tuple[int, int] | None:

@@ -127,8 +127,11 @@ class Laid:
         return self._started - SLACK_SECONDS <= row.at <= self._started + COPYING_SECONDS
 
 
-def read_rows(view: StoreView, session: Key) -> list[BareRow]:
-    """Read a session's rows in order, without their texts (NULLs, types and lengths stand in a record's head)."""
+def read_rows(view: StoreView, session: Key, *, most: int | None = None) -> list[BareRow]:
+    """Read a session's rows in order, or the first of them, without their texts.
+
+    NULLs, types and lengths stand in a record's head.
+    """
     shape = view.shape
     among, cells = in_keys("session_id", [session])
     ids = sorted(
@@ -148,7 +151,7 @@ def read_rows(view: StoreView, session: Key) -> list[BareRow]:
         " FROM messages WHERE "
     )
     found: list[BareRow] = []
-    for some in in_pieces(ids):
+    for some in in_pieces(ids[:most]):
         among, cells = in_keys("id", some)
         for number, role, live, time, answers, length, nulls, texts in view.rows(f"{sql}{among} ORDER BY id", cells):
             assert isinstance(number, int)

@@ -120,7 +120,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "the parent's cells are taken as they are": {"_faults_of": lambda _view, _wanted: {}},
     "when it was written is not asked": {"Laid._fits": lambda _laid, _row, _place: True},
     "calls need no answers": {"_by_turns": lambda _laid, _places, _missing, why: dict(why)},
-    "every branch is the CLI's": {"_wanted": lambda _branch, _kept: branch_copies._LEFT_OUT_BY_CLI},
+    "every branch is the CLI's": {"_wanted": lambda _branch, _kept: branch_copies._left_out(0)},
     "a NUL is nothing": {"indexed_with_nul": lambda _view, _rows, _columns: set()},
     "no end is early": {"PIECE": 501},
 }
