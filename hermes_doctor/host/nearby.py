@@ -66,12 +66,17 @@ def _patterns(store: str) -> Iterator[tuple[Kind, re.Pattern[str]]]:
 
 def nearby(bundle: Bundle) -> list[Nearby]:
     """Return the store and all that lies around it and belongs to it, by name; what cannot be listed is left out."""
-    folder = bundle.real_path.parent
-    patterns = list(_patterns(bundle.real_path.name))
+    return around(bundle.real_path)
+
+
+def around(store: Path) -> list[Nearby]:
+    """Return the same for a store that cannot be looked at: of its path, symbolic links followed."""
+    folder = store.parent
+    patterns = list(_patterns(store.name))
     found: list[Nearby] = []
     for path in _listed(folder):
         kind = next((kind for kind, pattern in patterns if pattern.fullmatch(path.name)), None)
-        if path.name == bundle.real_path.name:
+        if path.name == store.name:
             kind = Kind.STORE
         found += [] if kind is None else _looked_at(path, folder, kind)
     for path in _listed(folder / DOCTOR_FOLDER):
