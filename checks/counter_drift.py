@@ -39,9 +39,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hermes_doctor.engine.model import Check, Finding, RelationRule, Safety, Severity
+from hermes_doctor.engine.model import Check, Finding, FoldRule, Safety, Severity, Told
 from hermes_doctor.store.cells import Key
-from hermes_doctor.store.counters import MESSAGES, Drift, Miscount, drifts
+from hermes_doctor.store.counters import MESSAGES, CallSums, Drift, Miscount, drifts, rows_with_calls
+from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
 NAME = "counter-drift"
@@ -52,7 +53,20 @@ _LOOKS_FIRST = 30
 _WORDS = {MESSAGES: "message"}
 
 
-def _find(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
+def _told(shape: Shape) -> Told:
+    where, cells = rows_with_calls(shape)
+    return Told(where, cells)
+
+
+class _Counts(CallSums):
+    """The fold: what the rows come to, compared with what their sessions say."""
+
+    def findings(self) -> Iterator[Finding]:
+        for drift in self.drifts():
+            yield _finding(self.view, drift)
+
+
+def _again(view: StoreView, keys: Sequence[Key]) -> Iterator[Finding]:
     for drift in drifts(view, keys):
         yield _finding(view, drift)
 
@@ -107,5 +121,5 @@ CHECK = Check(
     meaning="counters that mislead lists; hermes may take a full chat for an empty one",
     fix=Safety.SAFE,
     page=__doc__ or "",
-    rule=RelationRule("sessions", _find),
+    rule=FoldRule("sessions", "messages", _told, _Counts, _again),
 )

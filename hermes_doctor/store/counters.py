@@ -4,23 +4,22 @@
 is one). Up to 0.20.0 a rewind left both as they were, so a count may include rewound rows too; rows that a compaction
 put away (``compacted``) are never counted. Rows with NULL in ``active`` count: each open makes them active (0.18.2 on).
 
-Cheap where all is well: one pass over sessions with index look-ups, and over the cells of tool calls, which SQLite
-measures. Only of sessions that do not agree are the rows read. A store without an index from a session to its messages
-is not judged: every release makes that index anew when it opens the store.
+Cheap where all is well: the cells of tool calls are measured by SQLite in the common pass over messages, and one pass
+over sessions, with index look-ups, follows. Only of sessions that do not agree are the rows read. A store without an
+index from a session to its messages is not judged: every release makes that index anew when it opens the store.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hermes_doctor.store.ages import ages_of
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.clocks import MINUTE
 from hermes_doctor.store.nested_json import Goal, Unwrapped, unwrap
-from hermes_doctor.store.reader import Pace, in_keys
+from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
@@ -31,11 +30,6 @@ MESSAGES = "message_count"
 CALLS = "tool_call_count"
 
 _AT_ONCE = 500
-
-#: An index of all messages that begins with the session, in whatever spelling.
-#: The releases' own index of the rows with calls (0.20.0 on), by name and by the condition that a query must repeat.
-_CALLS_INDEX = "idx_messages_assistant_calls_by_session"
-_CALLS_CONDITION = re.compile(r"\(session_id\)whererole='assistant'andtool_callsisnotnull$")
 
 #: Stands for the length of a cell that is no list; larger than any counter, and no sum of it overflows.
 _NOT_A_LIST = 1 << 40
@@ -71,15 +65,21 @@ class Drift:
     archived: bool
 
 
-def drifts(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Drift]:
-    """Give the sessions (of these ids, or of the whole store) whose counters the rows do not explain."""
-    shape = view.shape
+def counters_of(shape: Shape) -> list[str]:
+    """Return the counters of sessions that can be judged in such a store."""
     counters = [column for column in (MESSAGES, CALLS) if shape.has("sessions", "id", column)]
     if CALLS in counters and not shape.has("messages", "tool_calls"):
         counters.remove(CALLS)
-    if not counters or not shape.messages_by_session:
+    return counters if shape.messages_by_session else []
+
+
+def drifts(view: StoreView, keys: Sequence[Key]) -> Iterator[Drift]:
+    """Give those of these sessions whose counters the rows do not explain."""
+    shape = view.shape
+    counters = counters_of(shape)
+    if not counters:
         return
-    asked = _disagreeing(view, counters) if keys is None else [key for key in keys if key is not None]
+    asked = [key for key in keys if key is not None]
     columns = ", ".join(shape.column("sessions", column) for column in ("id", *counters))
     archived = shape.column("sessions", "archived", absent="0")
     for start in range(0, len(asked), _AT_ONCE):
@@ -101,51 +101,59 @@ def busy(view: StoreView, sessions: Sequence[Key]) -> set[Key]:
     return {s for s, age in ages.items() if age.newest is not None and view.now - age.newest < BUSY_SECONDS}
 
 
-def _disagreeing(view: StoreView, counters: Sequence[str]) -> list[Key]:
-    """Return the ids of sessions of which a counter is not just what their active rows come to."""
+@dataclass
+class CallSums:
+    """How many calls the active rows of each session hold: one number for each session that has any."""
+
+    view: StoreView
+    _sums: dict[Cell, int] = field(default_factory=dict)
+
+    def see(self, *cells: Cell) -> None:
+        """Take in a row with calls: the bytes of its session's id, and how many there are."""
+        session, length = cells
+        if isinstance(length, int):
+            self._sums[session] = self._sums.get(session, 0) + length
+
+    def drifts(self) -> Iterator[Drift]:
+        """Give all sessions whose counters the rows do not explain, once all rows were seen."""
+        view, asked = self.view, list[Key]()
+        for session in _disagreeing(view, self._sums):
+            asked.append(session)
+            if len(asked) == _AT_ONCE:
+                yield from drifts(view, asked)
+                asked.clear()
+        yield from drifts(view, asked)
+
+
+def rows_with_calls(shape: Shape) -> tuple[str, tuple[str, str]]:
+    """Return SQL for the rows that `CallSums` is told of, and for what it is told; none where no counter needs it."""
+    if CALLS not in counters_of(shape):
+        return "0", ("NULL", "NULL")
+    active = shape.column("messages", "active", absent="1")
+    role = shape.column("messages", "role", absent="'assistant'")
+    return (
+        f"tool_calls IS NOT NULL AND {active} = 1 AND {role} = 'assistant'",
+        ("CAST(session_id AS BLOB)", length_sql("tool_calls")),
+    )
+
+
+def _disagreeing(view: StoreView, calls: Mapping[Cell, int]) -> Iterator[Key]:
+    """Give the sessions of which a counter is not just what their active rows come to."""
     shape = view.shape
     active = shape.column("messages", "active", alias="m", absent="1")
-    ours = f"m.session_id = sessions.id AND {active} = 1"
-    wrong: list[str] = []
-    if MESSAGES in counters:
-        wrong.append(f"sessions.{MESSAGES} IS NOT (SELECT count(*) FROM messages m WHERE {ours})")
-    # Where statements must be short, a chat of a hundred thousand rows is too much for one: messages are walked, too.
-    walked = CALLS in counters and (view.reader.pace is Pace.SLICED or not _has_calls_index(shape))
-    if CALLS in counters and not walked:
-        # Named, lest the planner look up every row of the session instead.
-        wrong.append(
-            f"sessions.{CALLS} IS NOT (SELECT coalesce(sum({length_sql('m.tool_calls')}), 0)"
-            f" FROM messages m INDEXED BY {_CALLS_INDEX}"
-            f" WHERE {ours} AND m.role = 'assistant' AND m.tool_calls IS NOT NULL)"
-        )
-    known = "sessions.id IS NOT NULL"
-    if not walked:
-        where = f"{known} AND ({' OR '.join(wrong)})"
-        return [session for (session,) in view.reader.walk(shape.tables["sessions"], ["sessions.id"], where)]
-    calls = _calls_by_session(view)
-    columns = ["sessions.id", f"sessions.{CALLS}", *(f"({condition})" for condition in wrong)]
-    return [
-        session
-        for session, held, *others in view.reader.walk(shape.tables["sessions"], columns, known)
-        if held != calls.get(session, 0) or any(others)
-    ]
-
-
-def _has_calls_index(shape: Shape) -> bool:
-    text = re.sub(r'[\s"`\[\]]+', "", shape.indexes.get(_CALLS_INDEX, "")).lower()
-    return bool(_CALLS_CONDITION.search(text))
-
-
-def _calls_by_session(view: StoreView) -> dict[Key, int]:
-    """Return how many calls the active rows of each session hold, in one walk; sessions without any are left out."""
-    shape = view.shape
-    active = shape.column("messages", "active", absent="1")
-    found: dict[Key, int] = {}
-    for session, length in view.reader.walk(
-        shape.tables["messages"], ["session_id", length_sql("tool_calls")], f"tool_calls IS NOT NULL AND {active} = 1"
-    ):
-        found[session] = found.get(session, 0) + (length if isinstance(length, int) else 0)
-    return found
+    wrong = {
+        MESSAGES: f"sessions.{MESSAGES} IS NOT"
+        f" (SELECT count(*) FROM messages m WHERE m.session_id = sessions.id AND {active} = 1)",
+        CALLS: f"sessions.{CALLS} IS NOT coalesce(doctor_calls(CAST(sessions.id AS BLOB)), 0)",
+    }
+    chosen = [wrong[column] for column in counters_of(shape)]
+    if not chosen:
+        return
+    count: Callable[..., int | None] = calls.get
+    view.reader.connection.create_scalar_function("doctor_calls", count, 1)
+    where = f"sessions.id IS NOT NULL AND ({' OR '.join(chosen)})"
+    for (session,) in view.reader.walk(shape.tables["sessions"], ["sessions.id"], where):
+        yield session
 
 
 def length_sql(cell: str) -> str:

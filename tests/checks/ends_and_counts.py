@@ -19,7 +19,8 @@ from typing import Any
 import apsw
 
 from hermes_doctor.engine.cure import Mending
-from hermes_doctor.engine.model import Check, Finding, RelationRule
+from hermes_doctor.engine.model import Check, Finding
+from hermes_doctor.engine.rows import ask, find
 from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import read_shape
 from hermes_doctor.store.view import StoreView
@@ -107,15 +108,14 @@ class Scene:
 
     def judged_otherwise_alone(self, check: Check) -> list[Any]:
         """The sessions of which the rule says something else when it is asked about them, or about all by name."""
-        assert isinstance(check.rule, RelationRule)
         with view_of(self.home.store, home=self.home.path, now=self.now) as view:
-            everything = {finding.key: finding for finding in check.rule.find(view, None)}
+            everything = {finding.key: finding for finding in find([check], view)}
             keys = [row[0] for row in view.rows("SELECT id FROM sessions")]
-            named = {finding.key: finding for finding in check.rule.find(view, keys)}
+            named = {finding.key: finding for finding in ask(check, keys, view)}
             return [
                 key
                 for key in keys
-                if list(check.rule.find(view, [key])) != [f for f in everything.values() if f.key == key]
+                if list(ask(check, [key], view)) != [f for f in everything.values() if f.key == key]
             ] + [key for key in named.keys() | everything.keys() if named.get(key) != everything.get(key)]
 
     def expected(self, check: Check) -> dict[str, Verdict]:
