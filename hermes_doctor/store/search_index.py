@@ -27,7 +27,7 @@ from hermes_doctor.store.view import StoreView
 INDEXES = ("messages_fts", "messages_fts_trigram", "messages_fts_cjk")
 
 #: How much of a tool's message the triggers of 0.21.5 on put into the index, in characters.
-_TOOL_CHARACTERS = 8192
+TOOL_CHARACTERS = 8192
 #: How many ids are asked about in one statement.
 _AT_ONCE = 500
 
@@ -53,7 +53,7 @@ _EXTERNAL = frozenset({Layout.EXTERNAL_1, Layout.EXTERNAL_2, Layout.EXTERNAL_3})
 
 
 @dataclass(frozen=True)
-class _Declared:
+class Declared:
     """What an index's CREATE statement says: its columns, the table or view of its texts (None: its own), tokenizer."""
 
     columns: tuple[str, ...]
@@ -88,7 +88,7 @@ def kept_in_step(connection: apsw.Connection, view: StoreView, session_ids: Sequ
     savepoint has to be rolled back, since the messages are out of the index then.
     """
     shape = view.shape
-    dependent = [name for name in INDEXES if _depends_on_sessions(shape, name)]
+    dependent = [name for name in INDEXES if depends_on_sessions(shape, name)]
     if not shape.has("messages", "id", "session_id"):
         dependent = []
     for name in dependent:
@@ -105,7 +105,7 @@ def match_trigrams(connection: apsw.Connection, shape: Shape) -> bool:
     text that is put in or taken out. The newest message with a NUL decides; where there is none, or it is too short to
     tell, the connection stays as it is. Reads all messages at worst.
     """
-    declared = _declared(shape, "messages_fts_trigram")
+    declared = declared_by(shape, "messages_fts_trigram")
     if declared is None or declared.tokenizer != "trigram" or not _stops_at_nul(connection, shape, declared):
         return False
     own = connection.fts5_tokenizer("trigram", [])
@@ -134,7 +134,7 @@ def check(connection: apsw.Connection, shape: Shape) -> list[str]:
     reasons = unchecked(connection, shape)
     failed = []
     for name, layout in layouts(shape).items():
-        if layout is Layout.ABSENT or _tokenizer_missing(connection, name):
+        if layout is Layout.ABSENT or tokenizer_missing(connection, name):
             continue
         compares = layout in _EXTERNAL and name not in reasons
         try:
@@ -153,7 +153,7 @@ def unchecked(connection: apsw.Connection, shape: Shape) -> dict[str, str]:
     for name, layout in layouts(shape).items():
         if layout is Layout.ABSENT:
             continue
-        missing = _tokenizer_missing(connection, name)
+        missing = tokenizer_missing(connection, name)
         question = _pending_question(shape, name)
         if missing is not None:
             reasons[name] = f"this machine lacks its tokenizer ({missing})"
@@ -161,7 +161,7 @@ def unchecked(connection: apsw.Connection, shape: Shape) -> dict[str, str]:
             reasons[name] = "its layout is none that a release makes"
         elif question is not None and _pending(connection.execute(*question).fetchall()) is not None:
             reasons[name] = "hermes is still rebuilding it"
-        elif _is_stale(connection, shape, name):
+        elif is_detached(connection, shape, name):
             reasons[name] = "hermes has marked it for a rebuild"
     return reasons
 
@@ -189,7 +189,7 @@ def check_rows(connection: apsw.Connection, shape: Shape, ids: Sequence[int]) ->
 
 def _move(connection: apsw.Connection, shape: Shape, name: str, session_ids: Sequence[Key], *, out: bool) -> None:
     """Take the sessions' messages out of an index, or put in those that its view shows and that are not in it."""
-    declared = _declared(shape, name)
+    declared = declared_by(shape, name)
     assert declared is not None, "an index that depends on sessions has been recognised by what it declares"
     index, texts = quote(name), ", ".join(quote(column) for column in declared.columns)
     question = _pending_question(shape, name)
@@ -217,7 +217,7 @@ def _move(connection: apsw.Connection, shape: Shape, name: str, session_ids: Seq
 def _layout(shape: Shape, name: str) -> Layout:
     if _sql_of(shape.virtual_tables, name) is None:
         return Layout.ABSENT
-    declared = _declared(shape, name)
+    declared = declared_by(shape, name)
     if declared is None or "content" not in declared.columns:
         return Layout.UNKNOWN
     if declared.content is None:
@@ -232,8 +232,9 @@ def _layout(shape: Shape, name: str) -> Layout:
     return Layout.EXTERNAL_1 if "tool_calls" in declared.columns else Layout.EXTERNAL_2
 
 
-def _depends_on_sessions(shape: Shape, name: str) -> bool:
-    declared = _declared(shape, name)
+def depends_on_sessions(shape: Shape, name: str) -> bool:
+    """Whether it depends on rows of ``sessions`` which messages an index holds."""
+    declared = declared_by(shape, name)
     view = _sql_of(shape.views, declared.content) if declared is not None and declared.content else None
     return view is not None and _mentions_sessions(view)
 
@@ -242,8 +243,8 @@ def _mentions_sessions(view: str) -> bool:
     return re.search(r"\b(JOIN|FROM)\s+\W?sessions\b", view, re.I) is not None
 
 
-def _declared(shape: Shape, name: str) -> _Declared | None:
-    """Take an index's CREATE statement apart; None where it is no FTS5 table."""
+def declared_by(shape: Shape, name: str) -> Declared | None:
+    """Return what an index's CREATE statement says; None where it is no FTS5 table."""
     match = re.search(r"\bUSING\s+fts5\s*\((.*)\)\s*$", _sql_of(shape.virtual_tables, name) or "", re.I | re.S)
     if match is None:
         return None
@@ -257,7 +258,7 @@ def _declared(shape: Shape, name: str) -> _Declared | None:
             content = value.strip("'\"`[]").lower()
         elif key.lower() == "tokenize":
             tokenizer = value.strip("'\"").lower()
-    return _Declared(tuple(columns), content, tokenizer)
+    return Declared(tuple(columns), content, tokenizer)
 
 
 def _sql_of(objects: Mapping[str, str], name: str) -> str | None:
@@ -289,7 +290,7 @@ def _pending(rows: Sequence[tuple[Cell, ...]]) -> tuple[int, int] | None:
     return (low, high_water) if low < high_water else None
 
 
-def _stops_at_nul(connection: apsw.Connection, shape: Shape, declared: _Declared) -> bool:
+def _stops_at_nul(connection: apsw.Connection, shape: Shape, declared: Declared) -> bool:
     """Whether the trigrams of the newest text with a NUL end there: docsize has the number of tokens of each text."""
     name = "messages_fts_trigram"
     for size, content in connection.execute(
@@ -305,7 +306,7 @@ def _stops_at_nul(connection: apsw.Connection, shape: Shape, declared: _Declared
     return False
 
 
-def _texts(declared: _Declared, name: str) -> str:
+def _texts(declared: Declared, name: str) -> str:
     """Return the query for id and first indexed text of what an index holds or should hold."""
     if declared.content is None:
         return f"SELECT id, c0 AS text FROM {quote(name + '_content')}"
@@ -324,7 +325,7 @@ def _first_varint(data: bytes) -> int:
 
 def _is_cut_otherwise(connection: apsw.Connection, shape: Shape, name: str) -> bool:
     """Whether a trigram index that failed its check holds texts with a NUL, and just the rows that it should hold."""
-    declared = _declared(shape, name)
+    declared = declared_by(shape, name)
     if declared is None or declared.tokenizer != "trigram" or not shape.has("messages", "id", "content"):
         return False
     nul = connection.execute(f"SELECT 1 FROM ({_texts(declared, name)}) WHERE instr(text, char(0)) > 0 LIMIT 1")
@@ -335,7 +336,7 @@ def _is_cut_otherwise(connection: apsw.Connection, shape: Shape, name: str) -> b
     return connection.execute(f"WITH asked(id) AS ({every}) {question} LIMIT 1").fetchone() is None
 
 
-def _is_stale(connection: apsw.Connection, shape: Shape, name: str) -> bool:
+def is_detached(connection: apsw.Connection, shape: Shape, name: str) -> bool:
     """Whether hermes has detached the index's triggers and will rebuild it (0.20.6 on)."""
     if not shape.has("state_meta", "key", "value"):
         return False
@@ -345,7 +346,7 @@ def _is_stale(connection: apsw.Connection, shape: Shape, name: str) -> bool:
     return found.fetchone() is not None
 
 
-def _tokenizer_missing(connection: apsw.Connection, name: str) -> str | None:
+def tokenizer_missing(connection: apsw.Connection, name: str) -> str | None:
     """Return the name of the tokenizer that an index wants and this machine lacks, None where it works."""
     try:
         # A tokenizer is loaded when it is first needed: taking a query apart needs it, reading rows does not.
@@ -358,15 +359,23 @@ def _tokenizer_missing(connection: apsw.Connection, name: str) -> str | None:
     return None
 
 
-def _inline_question(shape: Shape, name: str) -> str:
-    """Return the query for those of ``asked`` whose text in an inline index is not that of the message."""
+def inline_texts(shape: Shape) -> tuple[str, str]:
+    """Return SQL for the text of the message ``m`` in an inline index: whole, and as a tool's result is shortened.
+
+    Releases from 0.21.5 on shorten the results of tools, so that one file can hold both.
+    """
 
     def text(content: str) -> str:
         others = (f"coalesce({shape.column('messages', c, alias='m')}, '')" for c in ("tool_name", "tool_calls"))
         return " || ' ' || ".join((f"coalesce({content}, '')", *others))
 
+    return text("m.content"), text(f"substr(m.content, 1, {TOOL_CHARACTERS})")
+
+
+def _inline_question(shape: Shape, name: str) -> str:
+    """Return the query for those of ``asked`` whose text in an inline index is not that of the message."""
     role = shape.column("messages", "role", alias="m")
-    whole, short = text("m.content"), text(f"substr(m.content, 1, {_TOOL_CHARACTERS})")
+    whole, short = inline_texts(shape)
     own = f"SELECT c0 FROM {quote(name + '_content')} AS own WHERE own.id = asked.id"
     indexed = f"EXISTS (SELECT 1 FROM {quote(name + '_docsize')} AS indexed WHERE indexed.id = asked.id)"
     return (
@@ -378,7 +387,7 @@ def _inline_question(shape: Shape, name: str) -> str:
 
 def _external_question(shape: Shape, name: str) -> str:
     """Return the query for those of ``asked`` that are in an external index and should not be, or the other way."""
-    declared = _declared(shape, name)
+    declared = declared_by(shape, name)
     assert declared is not None, "the layout was read from what it declares"
     wanted = f"EXISTS (SELECT 1 FROM {quote(declared.content or '')} AS src WHERE src.id = asked.id)"
     indexed = f"EXISTS (SELECT 1 FROM {quote(name + '_docsize')} AS indexed WHERE indexed.id = asked.id)"
