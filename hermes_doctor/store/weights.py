@@ -177,7 +177,7 @@ def _past_retention(view: StoreView) -> list[Key]:
     pinned = shape.column("sessions", "pinned", absent="0") if shape.version >= _SPARES_PINNED else "0"
     # Hardly a session was used only before it began: an index seek less for each of all the others.
     where = f"ended_at IS NOT NULL AND started_at < {limit!r} AND coalesce({pinned}, 0) = 0"
-    columns = ["sessions.id", "sessions.ended_at", "sessions.end_reason", *age_columns(shape)]
+    columns = ["sessions.id", "sessions.ended_at", shape.column("sessions", "end_reason"), *age_columns(shape)]
     found: dict[Key, Cell] = {}
     for row in view.reader.walk(shape.tables["sessions"], columns, where):
         session, ended_at, end_reason = row[:3]
@@ -190,7 +190,7 @@ def _past_retention(view: StoreView) -> list[Key]:
             clock = max(age.newest, swept or 0.0)
         if clock < limit:
             found[session] = end_reason
-    if shape.version >= _SPARES_LINEAGES:
+    if shape.version >= _SPARES_LINEAGES and shape.has("sessions", "parent_session_id"):
         _keep_what_goes_on(view, found)
     return list(found)
 
