@@ -10,6 +10,8 @@ from pathlib import Path
 
 #: Where the system keeps temporary files, tried in this order after what the environment names.
 _TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")
+#: The same, as SQLite does it, and where it ends up.
+_TEMPORARY_OF_SQLITE = ("/var/tmp", "/usr/tmp", "/tmp", ".")
 
 
 def free_bytes(folder: Path) -> int:
@@ -32,6 +34,16 @@ def temporary_folder() -> Path:
     folders = [Path(each).absolute() for each in (*named, *_TEMPORARY) if each]
     usable = (folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))
     return next(usable, Path(_TEMPORARY[0]))
+
+
+def sqlite_temporary_folder() -> Path:
+    """Return where SQLite puts its temporary files, such as the copy that a VACUUM makes."""
+    if sys.platform == "win32":
+        return Path(tempfile.gettempdir())
+    named = (os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR"))
+    folders = [Path(each) for each in (*named, *_TEMPORARY_OF_SQLITE) if each]
+    usable = (folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))
+    return next(usable, folders[-1]).absolute()
 
 
 def same_filesystem(left: Path, right: Path) -> bool:

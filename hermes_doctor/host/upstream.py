@@ -13,6 +13,8 @@ RECOVER_SINCE = "0.20"
 #: Schema version of the first release with each command; a store below it was last written by an older one.
 _REPAIR_SCHEMA = 16
 _RECOVER_SCHEMA = 25
+_OPTIMIZE_SCHEMA = 14
+_OPTIMIZE_STORAGE_SCHEMA = 25
 
 
 def printable(path: Path | str) -> str:
@@ -65,3 +67,16 @@ def for_damage(path: Path, schema_version: int | None = None, profile: str | Non
     if schema_version is not None and schema_version < _REPAIR_SCHEMA:
         return f"{need}, then: {repair}; and if that fails: {recover}"
     return f"{repair}; and if that fails: {recover} ({need})"
+
+
+def for_heavy_index(hermes: str, schema_version: int | None, *, inline: bool) -> str:
+    """Return what to type for a search index that is heavier than it need be, with the release that it takes.
+
+    ``hermes``: how to call it for the store. ``inline``: the index holds copies of the texts; ``optimize-storage`` (0.20
+    on) makes one without, what ``optimize`` (0.16 on) merges has them still. Both end with a VACUUM.
+    """
+    command, schema, since = ("optimize", _OPTIMIZE_SCHEMA, "0.16")
+    if inline:
+        command, schema, since = ("optimize-storage", _OPTIMIZE_STORAGE_SCHEMA, "0.20")
+    there = schema_version is not None and schema_version >= schema
+    return f"{hermes} sessions {command}" + ("" if there else f" (hermes {since} or newer)")
