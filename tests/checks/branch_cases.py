@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -364,8 +364,19 @@ class Made:
 
 def plant(home: Home, version: str, now: float, cases: tuple[BranchCase, ...] = CASES) -> list[Made]:
     """Plant the cases that the release can show; the parent is three hours old, the branch two."""
-    release = get(version)
     chosen = [case for case in cases if case.shows(version)]
+    steps = planting(chosen, now)
+    listing = [sql("SELECT id FROM messages WHERE session_id = ? ORDER BY id", ref(case.name)) for case in chosen]
+    values: list[Any] = home.run(get(version), steps + listing)
+    ids = [value for value, step in zip(values, steps, strict=False) if "as" in step]
+    return [
+        Made(case, branch, tuple(own for (own,) in listed))
+        for case, branch, listed in zip(chosen, ids, values[len(steps) :], strict=True)
+    ]
+
+
+def planting(chosen: Iterable[BranchCase], now: float) -> list[Step]:
+    """The steps that write these cases, and put the clock right again."""
     steps: list[Step] = []
     for case in chosen:
         steps.append(clock(now - 3 * HOUR))
@@ -380,14 +391,7 @@ def plant(home: Home, version: str, now: float, cases: tuple[BranchCase, ...] = 
         steps.append(clock(now - 2 * HOUR))
         steps.append(use(f"{case.path}_branch", session=case.parent, keep=case.name))
         steps += [_statement(text, case) for text in case.after]
-    steps.append(clock(None))
-    listing = [sql("SELECT id FROM messages WHERE session_id = ? ORDER BY id", ref(case.name)) for case in chosen]
-    values: list[Any] = home.run(release, steps + listing)
-    ids = [value for value, step in zip(values, steps, strict=False) if "as" in step]
-    return [
-        Made(case, branch, tuple(own for (own,) in listed))
-        for case, branch, listed in zip(chosen, ids, values[len(steps) :], strict=True)
-    ]
+    return [*steps, clock(None)]
 
 
 def _statement(text: str, case: BranchCase) -> Step:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
@@ -326,34 +326,53 @@ class Leaks:
 
 def plant(home: Home, version: str, now: float, chosen: Iterable[LeakCase] | None = None) -> Leaks:
     """Write the chats without what leaked, and look at them; then let it leak, each row where its id belongs."""
-    release = get(version)
-    shown = tuple(case for case in chosen or cases() if release.since(case.since))
-    keys = count(1)
+    shown = tuple(case for case in chosen or cases() if get(version).since(case.since))
+    rows = _numbered(shown, 1)
+    names = [case.name for case in shown]
+    looks = [call("get_messages_as_conversation", name) for name in names]
+    sane, leak = _steps(shown, rows, get(version), now)
+    values = home.run(version, [*sane, *looks, *leak[:1], *looks, *leak[1:]])
+    at = len(sane)
+    before, damaged = values[at : at + len(shown)], values[at + len(shown) + 1 : at + 2 * len(shown) + 1]
+    return Leaks(
+        home, version, now, shown, rows, dict(zip(names, before, strict=True)), dict(zip(names, damaged, strict=True))
+    )
+
+
+def planting(version: str, now: float, chosen: Iterable[LeakCase], first: int) -> list[Step]:
+    """The steps that write the cases behind what is there; ``first``: an id beyond those of all messages."""
+    shown = tuple(case for case in chosen if get(version).since(case.since))
+    sane, leak = _steps(shown, _numbered(shown, first), get(version), now)
+    return [*sane, *leak]
+
+
+def _numbered(shown: Iterable[LeakCase], first: int) -> dict[int, tuple[LeakCase, Say]]:
+    """The rows of the cases by the ids that they get, from that one on."""
+    keys = count(first)
     rows: dict[int, tuple[LeakCase, Say]] = {}
     for case in shown:
         for row in case.rows:
             keys = count(next(keys) + row.gap)
             rows[next(keys)] = (case, row)
-    names = [case.name for case in shown]
-    looks = [call("get_messages_as_conversation", name) for name in names]
+    return rows
+
+
+def _steps(
+    shown: Sequence[LeakCase], rows: Mapping[int, tuple[LeakCase, Say]], release: Release, now: float
+) -> tuple[list[Step], list[Step]]:
+    """What writes the chats without what leaked; and what lets it leak, the first of which writes the rows."""
     sane = {key: pair for key, pair in rows.items() if not pair[1].leaked}
     # Between the writing of two cases each id would be free again.
     steps: list[Step] = [open_store(), *(_session(case, now, release) for case in shown)]
-    steps += [_insert(sane, release, now), *looks]
-    steps += [_insert({key: pair for key, pair in rows.items() if key not in sane}, release, now), *looks]
-    steps += [_count(case) for case in shown]
-    steps += [
+    leak = [_insert({key: pair for key, pair in rows.items() if key not in sane}, release, now)]
+    leak += [_count(case) for case in shown]
+    leak += [
         sql("INSERT INTO session_turn_leases (conversation_id, holder, acquired_at, expires_at) VALUES (?, 'x', ?, ?)")
         | {"args": [case.name, now, now + DAY]}
         for case in shown
         if case.leased
     ]
-    values = home.run(version, steps)
-    at = 2 + len(shown)
-    before, damaged = values[at : at + len(shown)], values[at + len(shown) + 1 : at + 2 * len(shown) + 1]
-    return Leaks(
-        home, version, now, shown, rows, dict(zip(names, before, strict=True)), dict(zip(names, damaged, strict=True))
-    )
+    return [*steps, _insert(sane, release, now)], leak
 
 
 def _session(case: LeakCase, now: float, release: Release) -> Step:

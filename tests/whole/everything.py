@@ -18,9 +18,11 @@ from typing import Any
 from filelock import FileLock
 
 from tests.checks import (
+    branch_cases,
     ends_and_counts,
     hidden_cases,
     identity_cases,
+    leaked_cases,
     left_behind_cases,
     lineage_cases,
     orphan_cases,
@@ -105,6 +107,10 @@ def _plant(home: Home, release: Release) -> dict[str, Any]:
     told.steps.append(clock(None))
     orphan_cases.plant(told, release)
     told.steps.append(clock(None))
+    # Ids far beyond those of all other messages.
+    leaks = (each for each in leaked_cases.cases() if not each.leased)
+    told.steps += leaked_cases.planting(release.version, now, leaks, first=1_000_000)
+    told.steps += branch_cases.planting([each for each in branch_cases.CASES if each.shows(release.version)], now)
     for each in zombie_cases.CASES:
         if each.shown_by(release) and _fits(each, release):
             plot = zombie_cases.Plot(f"zombie: {each.name}", release, now)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,13 +24,19 @@ from tests.whole.everything import Everything, look, with_everything
 from tests.whole.identical import Image, difference, image_of, index_faults
 from tests.whole.support import fingerprint
 
-MENDS = frozenset(fix.check for fix in FIXES)
+#: What this home cannot have: a column without its default, a config on which lists fail, files that others can read.
+ELSEWHERE = {"hidden-by-null", "broken-json", "permissions"}
+MENDS = frozenset(fix.check for fix in FIXES) - ELSEWHERE
 
 #: What a release cannot show yet: no identity, no delegations, no locks.
 NOT_YET = {
-    "0.13.0": {"lost-identity", "stale-locks", "stuck-delegations", "dangling-routes"},
+    "0.13.0": {"lost-identity", "stale-locks", "stuck-delegations", "dangling-routes", "leaked-prompts"},
     "0.18.2": {"stuck-delegations", "dangling-routes"},
+    "0.22.2": {"amputated-branches"},
 }
+
+#: These mend several rows of a chat, and what the chat counts, for one finding.
+OF_CHATS = {"amputated-branches", "leaked-prompts", "replayed-blocks", "archived-copies"}
 
 
 #: Listed by another row of the conversation than before: the part that is written to in place of the first one.
@@ -51,7 +58,8 @@ def everything(oracle: None, shared_folder: Path, tmp_path: Path, version: str) 
 
 @pytest.mark.parametrize("version", ["0.13.0", "0.18.2", "0.20.0", "0.22.2"])
 def test_one_run_brings_all_of_it_to_rest(everything: Everything, version: str) -> None:
-    home, patient = everything.home, Patient(everything.home.store, everything.home.path)
+    # One moment for all looks: some cases are a minute short of their thresholds.
+    home, patient = everything.home, Patient(everything.home.store, everything.home.path, time.time())
     before, faults = image_of(home.store), set(index_faults(home.store))
     first = patient.findings()
     assert {finding.check for finding in first if finding.fix is not Safety.NONE} == MENDS - NOT_YET.get(version, set())
@@ -63,7 +71,7 @@ def test_one_run_brings_all_of_it_to_rest(everything: Everything, version: str) 
     assert {state for row, state in became.items() if row in planned} <= {"applied", "gone"}
     after = image_of(home.store)
     touched = changed_rows(before, after)
-    assert touched <= named_by(first, done.changes)
+    assert touched <= named_by(first, done.changes, before)
     assert set(index_faults(home.store)) <= faults
 
     # At rest: nothing that was chosen is left, and a second run writes nothing.
@@ -84,7 +92,8 @@ def test_one_run_brings_all_of_it_to_rest(everything: Everything, version: str) 
 
 @pytest.mark.parametrize("version", ["0.22.2"])
 def test_whatever_is_chosen_comes_to_rest(everything: Everything, version: str) -> None:
-    home, patient = everything.home, Patient(everything.home.store, everything.home.path)
+    # One moment for all looks: some cases are a minute short of their thresholds.
+    home, patient = everything.home, Patient(everything.home.store, everything.home.path, time.time())
     before, chance = image_of(home.store), random.Random(version)
     for turn in range(3):
         # Each alone is tested elsewhere.
@@ -95,7 +104,7 @@ def test_whatever_is_chosen_comes_to_rest(everything: Everything, version: str) 
         assert outcome(done) == ("fixed", 0, None), names
         assert {change.check for change in done.changes} <= set(names)
         mended = image_of(home.store)
-        assert changed_rows(before, mended) <= named_by(first, done.changes), names
+        assert changed_rows(before, mended) <= named_by(first, done.changes, before), names
         chosen = {Safety.SAFE, Safety.UNSAFE} if unsafe else {Safety.SAFE}
         assert [finding for finding in patient.findings(checks) if finding.fix in chosen] == [], names
         again = patient.mend(checks=checks, unsafe=unsafe)
@@ -134,8 +143,11 @@ def changed_rows(before: Image, after: Image) -> set[Row]:
     return changed
 
 
-def named_by(findings: Iterable[Finding], changes: Sequence[Change]) -> set[Row]:
-    """The rows that a run's changes speak of: those that they name, sessions rebuilt, empty continuations."""
+def named_by(findings: Iterable[Finding], changes: Sequence[Change], before: Image) -> set[Row]:
+    """The rows that a run's changes speak of: those that they name, sessions rebuilt, empty continuations, chats."""
+    messages: dict[object, set[Row]] = {}
+    for row in before.table("messages"):
+        messages.setdefault(row["session_id"], set()).add(("messages", (row["id"],)))
     applied = {(change.check, change.row) for change in changes if change.state == "applied"}
     named = {(change.table, cells(change.key)) for change in changes if change.state == "applied"}
     for finding in findings:
@@ -143,6 +155,9 @@ def named_by(findings: Iterable[Finding], changes: Sequence[Change]) -> set[Row]
             named.add(("sessions", cells(finding.session)))
         if (finding.check, finding.row) in applied and "empty" in finding.detail:
             named.add(("sessions", cells(str(finding.detail["empty"]))))
+        if (finding.check, finding.row) in applied and finding.check in OF_CHATS:
+            [session] = cells(finding.session)
+            named |= {("sessions", (session,))} | messages.get(session, set())
     return named
 
 
