@@ -92,10 +92,10 @@ def test_one_run_brings_all_of_it_to_rest(everything: Everything, version: str) 
 
 @pytest.mark.parametrize("version", ["0.22.2"])
 def test_whatever_is_chosen_comes_to_rest(everything: Everything, version: str) -> None:
-    # One moment for all looks: some cases are a minute short of their thresholds.
-    home, patient = everything.home, Patient(everything.home.store, everything.home.path, time.time())
+    home = everything.home
     before, chance = image_of(home.store), random.Random(version)
     for turn in range(3):
+        patient = Patient(home.store, home.path, time.time())
         # Each alone is tested elsewhere.
         names = chance.sample(sorted(MENDS), chance.randint(2, 6))
         checks, unsafe = [check for check in CHECKS if check.name in names], turn % 3 != 0
