@@ -60,6 +60,14 @@ UPSTREAM: Final[dict[str, Wrong]] = {
     "a copy stays wrapped": Wrong(
         "double-encoded", "a wrapped value is text in memory, and is stored as text again", "0.15.2"
     ),
+    "a branch loses columns": Wrong(
+        "amputated-branches",
+        "/branch copies words, and in a terminal calls, of a message and not the rest",
+        until="0.20.0",
+    ),
+    "rewound rows brought back": Wrong(
+        "counter-drift", "a rewind recounts, bringing its rows back does not", "0.20.6", "0.20.6"
+    ),
     "a delegate stays open": Wrong("open-zombies", "nobody ends a delegate's row", until="0.17.0"),
     "left without a word": Wrong(
         "orphan-stubs", "the row is made before the first prompt, and nobody deletes it at the end", until="0.16.0"
@@ -335,6 +343,8 @@ class Teller:
             return
         place, target = chat.rewound
         self.do("restore_rewound", chat.id, target)
+        if self.since("0.20.6"):
+            self.makes("rewound rows brought back", chat)
         chat.rows = chat.rows[:place] + [(m, "live" if s == "back" else s) for m, s in chat.rows[place:]]
         chat.rewound = None
 
@@ -441,6 +451,9 @@ class Teller:
         if not window:
             old.ended = old.ended or "branched"
         new.branch = self.since("0.16.0")
+        kept = _kept(self.release, window=window)
+        if not self.since("0.20.6") and any(m.get(column) for m in old.live for column in m.keys() & _LOST - kept):
+            self.makes("a branch loses columns", new)
         if window and not new.branch:
             self.makes("a branch of an open window", new)
         self.later(MINUTE)
@@ -641,6 +654,8 @@ class Teller:
 
 
 _JSON: Final = ("reasoning_details", "codex_reasoning_items", "codex_message_items")
+#: Columns that are missed where a branch lacks them.
+_LOST: Final = frozenset({"tool_name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", *_JSON})
 _LATER: Final = ("_compressed_summary", "timestamp")
 
 
@@ -657,18 +672,19 @@ def _asked(chat: Chat) -> list[int]:
     ]
 
 
+def _kept(release: Release, *, window: bool) -> set[str]:
+    """The columns of a message that /branch copies, in the terminal or in a window."""
+    kept = {"role", "content"} | ({"timestamp"} if release.since("0.20.0") else set())
+    if release.since("0.20.6"):
+        kept |= {"reasoning", "reasoning_content", *_JSON}
+    return kept if window else kept | {"tool_name", "tool_calls", "tool_call_id", "reasoning"}
+
+
 def _branched(messages: Sequence[Message], release: Release, *, window: bool) -> list[Message]:
-    """What /branch copies of each message, in the terminal or in a window."""
-    terminal = {"role", "content", "tool_name", "tool_calls", "tool_call_id", "reasoning"}
-    if window:
-        kept = {"role", "content"}
-        if release.since("0.20.6"):
-            kept |= {"reasoning", "reasoning_content", *_JSON}
-            messages = [m for m in messages if m["role"] in ("user", "assistant") and m["content"]]
-    else:
-        kept = terminal | (set(_JSON) if release.since("0.20.6") else set())
-    if release.since("0.20.0"):
-        kept |= {"timestamp"}
+    """The messages that /branch makes; a window's are plain dialogue from 0.20.6 on."""
+    if window and release.since("0.20.6"):
+        messages = [m for m in messages if m["role"] in ("user", "assistant") and m["content"]]
+    kept = _kept(release, window=window)
     return [{column: value for column, value in message.items() if column in kept} for message in messages]
 
 
