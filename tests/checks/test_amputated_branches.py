@@ -16,9 +16,7 @@ from hermes_doctor.store.branch_copies import broken_copies
 from tests.checks.branch_cases import CASES, SECRET, BranchCase, Made, plant
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS
 from tests.oracle.steps import open_store
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 STORES = ("0.13.0", "0.19.0", "0.20.0", "0.20.6", "0.22.2")
@@ -73,12 +71,6 @@ def test_branches_asked_about_one_by_one_are_judged_alike(
     with view_of(store.home.store, home=store.home.path, now=store.now) as view:
         together = list(ask(CHECK, [row[0] for row in view.rows("SELECT id FROM sessions")], view))
     assert store.asked_one_by_one(CHECK) == by_key(together) == by_key(store.findings)
-
-
-@pytest.mark.parametrize("chain", [("0.20.6",), CHAINS[0]], ids="+".join)
-def test_a_home_lived_in_has_none(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    home = lived_in(*chain).home
-    assert findings_of(home.store, CHECK, home=home.path) == []
 
 
 def test_a_branch_that_an_upgrade_took_for_a_delegate_is_found(home: Home, oracle: None) -> None:

@@ -18,9 +18,7 @@ from hermes_doctor.store.clocks import LATEST
 from hermes_doctor.store.times import TIMES
 from tests.checks.support import Planted, findings_of, once_a_release
 from tests.oracle.home import CallError, Home
-from tests.oracle.releases import CHAINS
 from tests.oracle.steps import Step, blob, call, clock, open_store, sql
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
@@ -180,12 +178,6 @@ def test_every_time_of_a_release_is_known(home: Home, oracle: None, version: str
     known = {(table, time.column) for table, times in TIMES.items() for time in times.times}
     topics = call("enable_telegram_topic_mode", chat_id="1", user_id="2")
     assert {(table, column) for table, column in home.run(version, [topics, columns])[1]} <= known | others
-
-
-@pytest.mark.parametrize("chain", [("0.22.2",), CHAINS[0]], ids="+".join)
-def test_a_home_lived_in_has_none(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    home = lived_in(*chain).home
-    assert findings_of(home.store, CHECK, home=home.path) == []
 
 
 def test_columns_of_another_type(home: Home, oracle: None) -> None:

@@ -17,9 +17,8 @@ from hermes_doctor.store.nested_json import Goal
 from tests.checks.broken_json_cases import CONFIGS, HEALTHY, MESSAGES, ORIGINS, ROUTES, CellCase, plant
 from tests.checks.support import Planted, findings_of, once_a_release
 from tests.oracle.home import CallError, Home
-from tests.oracle.releases import CHAINS, get
+from tests.oracle.releases import get
 from tests.oracle.steps import Step, call, sql
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 STORES = ("0.13.0", "0.20.0", "0.22.2")
@@ -162,12 +161,6 @@ def test_several_columns_of_one_row_are_one_finding(oracle: None, home: Home) ->
     assert message.detail == {"columns": ["tool_calls", "reasoning_details"], "kinds": ["no-json", "blob"]}
     assert session.detail == {"columns": ["model_config", "origin_json"], "kinds": ["no-json", "wrong-kind"]}
     assert (message.severity, session.severity) == (Severity.WARNING, Severity.ERROR)
-
-
-@pytest.mark.parametrize("chain", [("0.13.0",), ("0.22.2",), CHAINS[0]], ids="+".join)
-def test_a_home_lived_in_has_none(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    lived = lived_in(*chain)
-    assert findings_of(lived.home.store, CHECK, home=lived.home.path) == []
 
 
 # Deliberately wrong variants: each must get at least one case wrong.

@@ -17,9 +17,8 @@ from tests.checks.release_says import release_says
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.history import SUMMARY_PREFIX
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS, NEWEST, get
+from tests.oracle.releases import NEWEST, get
 from tests.oracle.steps import Step, open_store, sql_many
-from tests.oracle.templates import LivedIn
 
 STORES = ("0.13.0", "0.19.0", "0.22.2")
 
@@ -199,13 +198,6 @@ def test_it_finds_what_the_release_repairs(planted: Callable[[str], Planted[Case
     # What it finds and the release leaves alone is a reply that is missing, and nothing else.
     unrepaired = [finding for finding in store.findings if not repaired[str(finding.key)]]
     assert {finding.detail["replies_missing"] for finding in unrepaired} == {1}
-
-
-@pytest.mark.parametrize("life", [("0.13.0",), ("0.18.2",), ("0.22.2",), CHAINS[0]], ids="→".join)
-def test_a_home_lived_in_has_whole_turns(lived_in: LivedIn, life: tuple[str, ...]) -> None:
-    """One of its sessions is in the middle of a turn."""
-    home = lived_in(*life).home
-    assert findings_of(home.store, CHECK, home=home.path) == []
 
 
 def test_too_many_doubtful_sessions_are_all_sessions(

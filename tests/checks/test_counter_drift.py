@@ -16,11 +16,9 @@ from hermes_doctor.store.counters import Explained, calls_in
 from hermes_doctor.store.reader import Pace
 from hermes_doctor.store.shape import Shape
 from tests.checks.ends_and_counts import DRIFT, SHOWN, scene
-from tests.checks.support import findings_of
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS, Release, get
+from tests.oracle.releases import Release, get
 from tests.oracle.steps import call
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 OLD, NEW = get("0.18.2"), get("0.22.2")
@@ -41,12 +39,6 @@ def test_rows_of_other_cases_count_right(release: Release, oracle: None, shared_
 @pytest.mark.parametrize("release", [OLD, NEW], ids=str)
 def test_asked_about_single_rows_it_says_the_same(release: Release, oracle: None, shared_folder: Path) -> None:
     assert scene(shared_folder, release).judged_otherwise_alone(CHECK) == []
-
-
-@pytest.mark.parametrize("life", [(release.version,) for release in SHOWN] + [CHAINS[0]], ids="→".join)
-def test_healthy_homes_are_silent(life: tuple[str, ...], lived_in: LivedIn) -> None:
-    lived = lived_in(*life)
-    assert findings_of(lived.home.store, CHECK, home=lived.home.path) == []
 
 
 def test_a_finding_says_what_is_there(oracle: None, shared_folder: Path) -> None:

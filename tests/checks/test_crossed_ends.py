@@ -20,8 +20,7 @@ from hermes_doctor.store.lineage import continuations_of
 from hermes_doctor.store.shape import Shape
 from tests.checks.ends_and_counts import CROSSED, SHOWN, scene
 from tests.checks.support import findings_of
-from tests.oracle.releases import CHAINS, Release, get
-from tests.oracle.templates import LivedIn
+from tests.oracle.releases import Release, get
 from tests.store.views import view_of
 
 NEW = get("0.22.2")
@@ -39,12 +38,6 @@ def test_asked_about_single_rows_it_says_the_same(oracle: None, shared_folder: P
     with view_of(home.home.store, home=home.home.path, now=home.now) as view:
         for (key,) in view.rows("SELECT id FROM sessions"):
             assert list(ask(CHECK, [key], view)) == [f for f in everything.values() if f.key == key]
-
-
-@pytest.mark.parametrize("life", [(release.version,) for release in SHOWN] + [CHAINS[0]], ids="→".join)
-def test_healthy_homes_are_silent(life: tuple[str, ...], lived_in: LivedIn) -> None:
-    lived = lived_in(*life)
-    assert findings_of(lived.home.store, CHECK, home=lived.home.path) == []
 
 
 def test_a_finding_says_what_and_why_it_is_left(oracle: None, shared_folder: Path) -> None:

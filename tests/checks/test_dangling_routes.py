@@ -19,9 +19,8 @@ from hermes_doctor.store.shape import Shape
 from tests.checks.orphan_cases import NOW, SAID, chat, said_to_nobody, without_foreign_keys
 from tests.checks.support import findings_of
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS, NEWEST, Release, get
+from tests.oracle.releases import NEWEST, Release, get
 from tests.oracle.steps import Step, call, open_store, sql, use
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 HOUR = 3600.0
@@ -227,8 +226,3 @@ def test_the_family_is_what_the_checks_go_through() -> None:
     looked_at = {(rule.table, rule.columns[0]) for rule in CHECK.rules if isinstance(rule, RowRule)}
     assert looked_at | {("messages", "session_id")} == {(link.table, link.column) for link in FAMILY}
     assert [link.table for link in FAMILY if link.remedy is Remedy.DELETE] == ["session_model_usage"]
-
-
-def test_a_home_that_was_lived_in_is_silent(lived_in: LivedIn) -> None:
-    home = lived_in(*CHAINS[2]).home
-    assert findings_of(home.store, CHECK, home=home.path) == []

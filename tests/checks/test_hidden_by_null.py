@@ -17,9 +17,7 @@ from hermes_doctor.store.null_active import Standing
 from tests.checks.null_cases import ARCHIVED, LIVE, MISSED, NullCase, cases_of, plant, without_default
 from tests.checks.support import Planted, findings_of, once_a_release
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS
 from tests.oracle.steps import call, open_store, sql
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 from tests.whole.identical import image_of
 
@@ -80,12 +78,6 @@ def test_releases_hide_such_rows_until_they_heal_them(home: Home, oracle: None, 
     if version == "0.18.0":
         home.run("0.18.2", [open_store()])
         assert findings_of(home.store, CHECK) == []
-
-
-@pytest.mark.parametrize("chain", [("0.22.2",), CHAINS[0]], ids="+".join)
-def test_a_home_lived_in_has_none(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    home = lived_in(*chain).home
-    assert findings_of(home.store, CHECK, home=home.path) == []
 
 
 def test_a_chat_that_may_be_in_use_is_left(planted: Callable[[str], Planted[NullCase]]) -> None:

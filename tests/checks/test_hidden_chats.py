@@ -16,9 +16,8 @@ from tests.checks.hidden_cases import CASES, UNSAFE, HiddenCase, Said
 from tests.checks.lineage_cases import plant
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS, Release, get
+from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, call, open_store
-from tests.oracle.templates import LivedIn
 
 STORES = ("0.13.0", "0.22.2")
 
@@ -79,12 +78,6 @@ def test_rows_asked_about_one_by_one_are_judged_alike(
 ) -> None:
     store = planted(version)
     assert store.asked_one_by_one(CHECK) == by_key(store.findings)
-
-
-@pytest.mark.parametrize("chain", [("0.13.0",), ("0.22.2",), CHAINS[0]], ids="+".join)
-def test_a_home_lived_in_hides_nothing(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    lived = lived_in(*chain)
-    assert findings_of(lived.home.store, CHECK, home=lived.home.path) == []
 
 
 def tool_chat(name: str, source: str, *questions: str, **columns: Any) -> list[Step]:

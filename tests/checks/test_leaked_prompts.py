@@ -18,8 +18,7 @@ from hermes_doctor.store.counters import BUSY_SECONDS
 from tests.checks.leaked_cases import DAY, Leaks, cases, plant
 from tests.checks.support import by_key, findings_of, once_a_release
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS, get
-from tests.oracle.templates import LivedIn
+from tests.oracle.releases import get
 from tests.store.views import view_of
 
 STORES = ("0.13.0", "0.16.0", "0.22.2")
@@ -95,12 +94,6 @@ def test_a_turn_that_is_over_spares_nothing(planted: Callable[[str], Leaks]) -> 
         with view_of(leaks.home.store, now=leaks.now + later) as view:
             (finding,) = ask(CHECK, keys, view)
             assert finding.bucket is bucket
-
-
-@pytest.mark.parametrize("chain", [("0.18.2",), CHAINS[0]], ids="+".join)
-def test_a_home_lived_in_has_none(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    home = lived_in(*chain).home
-    assert findings_of(home.store, CHECK, home=home.path) == []
 
 
 def test_without_an_index_by_session_nothing_is_judged(home: Home, oracle: None) -> None:

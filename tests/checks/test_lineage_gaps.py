@@ -35,9 +35,8 @@ from tests.checks.lineage_cases import (
 from tests.checks.support import findings_of
 from tests.oracle.faults import LineageGap, planting
 from tests.oracle.home import CallError, Home
-from tests.oracle.releases import CHAINS, RELEASES, Release, get
+from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, call, clock, sql
-from tests.oracle.templates import LivedIn
 
 #: Releases with different answers: no locks yet; resuming goes to the tip; the last that takes writes; refuses; newest.
 STORES = ("0.13.0", "0.17.0", "0.19.0", "0.20.6", "0.22.2")
@@ -174,12 +173,6 @@ def test_findings_say_what_would_be_done_and_no_text(planted: Callable[[str], Pl
         assert not finding.summary.endswith(".")
         assert (finding.action is not None) == (finding.bucket in ("safe", "unsafe"))
         assert "mine" not in str(finding)
-
-
-@pytest.mark.parametrize("chain", [(r.version,) for r in RELEASES] + list(CHAINS), ids="+".join)
-def test_a_home_lived_in_has_no_gaps(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    lived = lived_in(*chain)
-    assert findings_of(lived.home.store, CHECK, home=lived.home.path) == []
 
 
 def test_routes_that_cannot_be_read_stand_in_the_way(home: Home) -> None:

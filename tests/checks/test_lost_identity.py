@@ -18,7 +18,6 @@ from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, between, get
 from tests.oracle.steps import Step, call, clock
-from tests.oracle.templates import LivedIn
 
 STORES = ("0.18.2", "0.22.2")
 
@@ -72,12 +71,6 @@ def test_rows_asked_about_one_by_one_are_judged_alike(
 ) -> None:
     store = planted(version)
     assert store.asked_one_by_one(CHECK) == by_key(store.findings)
-
-
-@pytest.mark.parametrize("chain", [("0.18.2",), ("0.22.2",)], ids="+".join)
-def test_a_home_lived_in_lost_nothing(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    lived = lived_in(*chain)
-    assert findings_of(lived.home.store, CHECK, home=lived.home.path) == []
 
 
 def rotation(release: Release) -> list[Step]:

@@ -18,9 +18,8 @@ from hermes_doctor.store.view import StoreView
 from tests.checks.orphan_cases import NOW, SAID, Case, chat, lost, plant, said_to_nobody
 from tests.checks.support import findings_of
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS, NEWEST, Release, get
+from tests.oracle.releases import NEWEST, Release, get
 from tests.oracle.steps import open_store, sql
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 SOME = pytest.mark.parametrize("release", [get("0.13.0"), get("0.18.2"), NEWEST], ids=str)
@@ -186,8 +185,3 @@ def test_text_that_is_no_text_is_found_and_refused(home: Home) -> None:
     assert {session: f.fix for session, f in found.items()} == {b"g\xffo": Safety.NONE, "zz gone": Safety.UNSAFE}
     with view_of(home.store, now=NOW) as view:
         assert [f.session for f in find(view, [1])] == [b"g\xffo"]
-
-
-def test_a_home_that_was_lived_in_is_silent(lived_in: LivedIn) -> None:
-    home = lived_in(*CHAINS[2]).home
-    assert findings_of(home.store, CHECK, home=home.path) == []

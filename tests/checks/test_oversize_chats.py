@@ -21,7 +21,6 @@ from tests.checks.support import findings_of
 from tests.oracle.home import CallError, Home
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, call, sql_many
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 #: The limits that the homes of these tests set.
@@ -193,12 +192,6 @@ def test_asked_about_single_rows_it_says_the_same(release: Release, judge: Calla
         assert everything
         for (key,) in view.rows("SELECT id FROM sessions"):
             assert list(CHECK.rule.find(view, [key])) == [f for f in everything.values() if f.key == key]
-
-
-@pytest.mark.parametrize("life", [("0.13.0",), ("0.20.6",), ("0.22.2",)], ids=lambda life: life[0])
-def test_a_healthy_home_is_silent(lived_in: LivedIn, life: tuple[str, ...]) -> None:
-    home = lived_in(*life).home
-    assert findings_of(home.store, CHECK, home=home.path) == []
 
 
 def test_a_loop_and_odd_ids_do_no_harm(judge: Callable[[Release], Judged], tmp_path: Path) -> None:

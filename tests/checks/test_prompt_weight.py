@@ -18,9 +18,8 @@ from hermes_doctor.store import prompts
 from hermes_doctor.store.prompts import MEBIBYTE, inline_prompts
 from tests.checks.support import findings_of
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS, NEWEST
+from tests.oracle.releases import NEWEST
 from tests.oracle.steps import Step, call, clock
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 PROMPT = "You are an agent. é "
@@ -121,7 +120,3 @@ def test_characters_are_no_bytes(home: Home) -> None:
     change(home.store, "UPDATE sessions SET system_prompt = ?", "é" * (MEBIBYTE // 2))
     with view_of(home.store) as view:
         assert replace(inline_prompts(view), distinct=None).bytes == MEBIBYTE
-
-
-def test_a_home_that_was_lived_in_is_silent(lived_in: LivedIn) -> None:
-    assert told(lived_in(*CHAINS[2]).home) == {}

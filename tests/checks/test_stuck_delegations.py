@@ -14,7 +14,6 @@ from hermes_doctor.store.liveness import FINISHED
 from tests.checks.left_behind_cases import DAY, DELEGATIONS, LIVES, UNSAFE, Plots, verdicts
 from tests.checks.support import findings_of
 from tests.oracle.steps import use
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 
@@ -81,12 +80,6 @@ def test_the_release_takes_the_same_ones_for_abandoned(plots: Plots, release: st
         "running, of no owner, for less",
         "running, but dropped",
     }
-
-
-def test_a_lived_in_home_has_none(lived_in: LivedIn) -> None:
-    home = lived_in("0.22.2").home
-    assert findings_of(home.store, CHECK, home=home.path) == []
-    assert findings_of(home.store, CHECK) == []
 
 
 Patch = Callable[[pytest.MonkeyPatch], Check | None]

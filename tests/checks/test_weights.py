@@ -18,9 +18,7 @@ from hermes_doctor.store.prompts import MEBIBYTE
 from hermes_doctor.store.weights import MessageLoads, prunable, weigh_messages
 from tests.checks.support import findings_of
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS
 from tests.oracle.steps import Step, call, clock, sql
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 DAY = 86_400.0
@@ -243,7 +241,3 @@ def test_wrong_variants_are_caught(home: Home, oracle: None, monkeypatch: pytest
 
     monkeypatch.setattr(check_module, "told_rows", told_wrong)
     assert not wanted()
-
-
-def test_a_home_lived_in_is_silent(lived_in: LivedIn) -> None:
-    assert findings_of((home := lived_in(*CHAINS[0]).home).store, CHECK, home=home.path) == []

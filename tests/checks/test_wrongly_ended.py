@@ -15,8 +15,7 @@ from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 from tests.checks.ends_and_counts import SHOWN, WRONG, scene
 from tests.checks.support import findings_of
-from tests.oracle.releases import CHAINS, Release, get
-from tests.oracle.templates import LivedIn
+from tests.oracle.releases import Release, get
 
 OLD, NEW = get("0.18.2"), get("0.22.2")
 
@@ -30,12 +29,6 @@ def test_all_cases(release: Release, oracle: None, shared_folder: Path) -> None:
 @pytest.mark.parametrize("release", [get("0.13.0"), NEW], ids=str)
 def test_asked_about_single_rows_it_says_the_same(release: Release, oracle: None, shared_folder: Path) -> None:
     assert scene(shared_folder, release).judged_otherwise_alone(CHECK) == []
-
-
-@pytest.mark.parametrize("life", [(release.version,) for release in SHOWN] + [CHAINS[0]], ids="→".join)
-def test_healthy_homes_are_silent(life: tuple[str, ...], lived_in: LivedIn) -> None:
-    lived = lived_in(*life)
-    assert findings_of(lived.home.store, CHECK, home=lived.home.path) == []
 
 
 def test_a_finding_says_what_and_why_it_is_left(oracle: None, shared_folder: Path) -> None:
