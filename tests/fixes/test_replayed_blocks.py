@@ -1,0 +1,198 @@
+"""replayed-blocks' fix: the release replays what it replayed before the damage, and no row is lost."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from checks import counter_drift
+from checks.replayed_blocks import CHECK
+from fixes import replayed_blocks as cure
+from fixes.replayed_blocks import FIX
+from hermes_doctor.engine.cure import Fix, Mending
+from hermes_doctor.engine.model import Bucket, Finding
+from hermes_doctor.store.replays import blocks
+from hermes_doctor.store.setting_aside import counted_without
+from tests.checks.copies_cases import REPLAYS, CopyCase, by_session, plant
+from tests.checks.support import Planted, findings_of
+from tests.checks.test_replayed_blocks import plant_cases
+from tests.fixes.support import Patient, change_meanwhile, mended_once, there_and_back
+from tests.oracle.home import Home
+from tests.oracle.steps import open_store
+from tests.whole.identical import Image, difference, image_of
+
+#: What a release tells of a message that is each row's own.
+OWN = {"id", "_row_id", "message_uid", "tool_call_uid", "tool_call_uids"}
+
+
+@pytest.fixture(scope="module")
+def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Planted[CopyCase]:
+    """The cases in a store of the newest release; each test leaves it as it found it."""
+    return plant_cases(Home(tmp_path_factory.mktemp("planted") / "home"), "0.22.2")
+
+
+def wrong(planted: Planted[CopyCase], fix: Fix) -> list[Any]:
+    """Mend with that fix and take it back; say what is not as it must be."""
+    patient = Patient(planted.home.store, planted.home.path, planted.now)
+    before, after, back = there_and_back(patient, CHECK, fix, image_of)
+    lines: list[Any] = difference(before, back)
+    lines += [line for line in difference(before, after) if not _is_allowed(line)]
+    was, now = by_session(before), by_session(after)
+    counts_before, counts_after = _counts(before), _counts(after)
+    for case in planted.cases:
+        rows, mended = was[case.name], now.get(case.name, [])
+        wanted = [(0, 0) if place in case.copies else state for place, state in enumerate(rows)]
+        counted = case.session.get("message_count", sum(active for active, _ in wanted))
+        if mended != wanted or counts_after[case.name][0] != counted:
+            lines.append((case.name, mended, counts_after[case.name]))
+        if case.session and counts_before[case.name] != counts_after[case.name] and "message_count" in case.session:
+            lines.append((case.name, counts_after[case.name]))
+    return lines
+
+
+def _is_allowed(line: str) -> bool:
+    return any(f": {column} " in line for column in ("active", "message_count", "tool_call_count"))
+
+
+def _counts(image: Image) -> dict[str, tuple[Any, Any]]:
+    rows = image.table("sessions")
+    return {row["id"].decode(): (row["message_count"], row["tool_call_count"]) for row in rows}  # type: ignore[attr-defined]
+
+
+def test_every_copy_is_set_aside_once_and_taken_back(planted: Planted[CopyCase]) -> None:
+    assert wrong(planted, FIX) == []
+    patient = Patient(planted.home.store, planted.home.path, planted.now)
+    with mended_once(patient, CHECK, FIX, planted.findings):
+        pass
+
+
+def test_counters_stay_as_right_as_they_were(planted: Planted[CopyCase]) -> None:
+    patient = Patient(planted.home.store, planted.home.path, planted.now)
+    seen = there_and_back(patient, CHECK, FIX, lambda store: _drifting(store, planted.now))
+    assert seen == (["counted wrongly"],) * 3
+
+
+def _drifting(store: Path, now: float) -> list[Any]:
+    return [finding.session for finding in findings_of(store, counter_drift.CHECK, now=now)]
+
+
+def told(home: Home, version: str, sessions: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """What the release replays of the sessions, but for what is each row's own."""
+    return {
+        name: [{key: cell for key, cell in message.items() if key not in OWN} for message in messages]
+        for name, messages in home.conversations(version, sessions).items()
+    }
+
+
+@pytest.mark.parametrize("version", ["0.16.0", "0.19.0", "0.20.6", "0.22.2"])
+def test_the_release_replays_what_was_said_before_the_damage(home: Home, oracle: None, version: str) -> None:
+    now = time.time()
+    cases = [case for case in plant(home, version, now, REPLAYS) if case.copies]
+    damaged, sound = [case.name for case in cases], [case.undamaged().name for case in cases]
+    before = told(home, version, damaged + sound)
+    assert Patient(home.store, home.path, now).mend(checks=[CHECK], fixes=[FIX]).outcome == "fixed"
+    after = told(home, version, damaged + sound)
+    for name, whole in zip(damaged, sound, strict=True):
+        # Blobs are read into nothing by some releases: what counts is that both are read alike.
+        assert after[name] == before[whole] == after[whole]
+        assert len(before[name]) >= len(after[name])
+    assert before[damaged[0]] != after[damaged[0]]
+
+
+@pytest.mark.parametrize("version", ["0.19.0", "0.22.2"])
+def test_a_chat_written_again_with_every_turn(home: Home, oracle: None, version: str) -> None:
+    """468 different messages in 5,000, and one 32 times by itself, as it was reported."""
+    now = time.time()
+    home.run(version, [open_store()])
+    written_again = (n for turn in count(2) for n in range(min(20 * turn, 468)))
+    history = [*islice(written_again, 4_969), *[468] * 32]
+    rows = [(_role(n), f"message {n} of many words", "call_1", now - 1e6 + n + 0.125) for n in history]
+    connection = apsw.Connection(str(home.store))
+    with connection:
+        session = ("s", "cli", now - 1e6, len(rows))
+        connection.execute(
+            "INSERT INTO sessions(id, source, started_at, message_count, tool_call_count) VALUES (?, ?, ?, ?, 0)",
+            session,
+        )
+        connection.executemany(
+            "INSERT INTO messages(session_id, role, content, tool_call_id, timestamp) VALUES ('s', ?, ?, ?, ?)", rows
+        )
+    connection.close()
+    patient = Patient(home.store, home.path, now)
+    before = image_of(home.store)
+    done = patient.mend(checks=[CHECK], fixes=[FIX])
+    assert done.outcome == "fixed"
+    # One and the same moment is no proof: those 31 stay, and are told.
+    (left,) = patient.findings([CHECK])
+    assert (left.bucket, left.detail["messages"]) == (Bucket.REFUSED, 31)
+    mended = Home(shutil.copytree(home.path, home.path.with_name("mended")))
+    patient.undo(done.run)
+    assert difference(before, image_of(home.store)) == []
+    assert _counts(image_of(mended.store))["s"][0] == len(set(history)) + 31
+    replayed = [message["content"] for message in mended.conversation(version, "s")]
+    assert replayed == [f"message {n} of many words" for n in [*dict.fromkeys(history), *[468] * 31]]
+
+
+def _role(number: int) -> str:
+    return ("user", "assistant", "tool")[number % 3]
+
+
+def test_what_changed_meanwhile_is_left(home: Home, oracle: None) -> None:
+    planted = plant_cases(home, "0.22.2", REPLAYS[:1])
+    (finding,) = planted.findings
+    patient = Patient(home.store, home.path)
+    restore = ("UPDATE messages SET active = 1, content = 'word ' || char(64 + (id - 1) % 3 + 1) WHERE id <= 6", ())
+    for statement in (
+        "UPDATE messages SET active = 0 WHERE id = 4",
+        "UPDATE messages SET content = 'other' WHERE id IN (1, 2)",
+        "UPDATE messages SET active = 0 WHERE id <= 3",
+    ):
+        assert change_meanwhile(patient, FIX, finding, restore, (statement, ())) == "RowMovedError"
+    assert change_meanwhile(patient, FIX, finding, restore) is None
+
+
+# Deliberately wrong variants of the fix.
+
+
+def _running(statement: str) -> Callable[[Mending, Finding], None]:
+    def mend(mending: Mending, finding: Finding) -> None:
+        (block,) = blocks(mending.view, [finding.key])
+        for each in block.ids:
+            mending.connection.execute(statement, {"id": each, "first": block.first, "session": block.session})
+
+    return mend
+
+
+VARIANTS: dict[str, Callable[[Mending, Finding], None]] = {
+    "deletes them": _running("DELETE FROM messages WHERE id = :id"),
+    "archives them": _running("UPDATE messages SET active = 0, compacted = 1 WHERE id = :id"),
+    "the first one goes": _running("UPDATE messages SET active = 0 WHERE id = :first"),
+    "leaves the counters": _running("UPDATE messages SET active = 0 WHERE id = :id"),
+    "all rows of the session": _running("UPDATE messages SET active = 0 WHERE session_id = :session"),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_wrong_variant_fails(planted: Planted[CopyCase], name: str) -> None:
+    assert wrong(planted, replace(FIX, mend=VARIANTS[name])) != []
+
+
+def test_counting_anew_whatever_was_counted_fails(planted: Planted[CopyCase], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = counted_without
+
+    def always(view: Any, session: Any, ids: Any) -> Any:
+        counted = real(view, session, ids)
+        held = view.reader.value("SELECT message_count FROM sessions WHERE id = ?", (session,))
+        counted.before["message_count"], counted.after["message_count"] = held, held - len(ids)
+        return counted
+
+    monkeypatch.setattr(cure, "counted_without", always)
+    assert wrong(planted, FIX) != []
