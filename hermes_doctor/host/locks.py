@@ -22,6 +22,8 @@ from pathlib import Path
 DOCTOR_LOCK = "doctor.lock"
 #: Taken by hermes from 0.21.5 on for its own pruning and vacuuming, without waiting.
 MAINTENANCE_SUFFIX = ".auto-maintenance.lock"
+#: Taken by hermes from 0.20.6 on for filling the whole search index anew; it waits two minutes for it.
+REBUILD_SUFFIX = ".fts_rebuild.lock"
 
 #: A record is some hundred bytes; a file that holds more than this is none of these lock files.
 _MOST_BYTES = 4096
@@ -75,17 +77,17 @@ def upstream_maintenance_lock(store: Path) -> Iterator[None]:
     hermes puts the lock beside the path by which it knows the store, so a store behind a symbolic link is locked
     beside the link and beside the file. Raises LockTakenError where a hermes is at it, OSError as `doctor_lock`.
     """
-    real = store.resolve()
-    places = dict.fromkeys(path.with_name(path.name + MAINTENANCE_SUFFIX) for path in (store, real))
-    with contextlib.ExitStack() as held:
-        inodes: set[tuple[int, int]] = set()
-        for place in places:
-            # The same file by another way round: the lock is ours already.
-            with contextlib.suppress(FileNotFoundError):
-                if _inode(place.stat()) in inodes:
-                    continue
-            held.enter_context(_locked(place, "hermes", "hermes", owner=real))
-            inodes.add(_inode(place.stat()))
+    with _upstream_lock(store, MAINTENANCE_SUFFIX):
+        yield
+
+
+@contextmanager
+def upstream_rebuild_lock(store: Path) -> Iterator[None]:
+    """Keep hermes (0.20.6 on) from rebuilding the store's search index meanwhile, without waiting for one that does.
+
+    The places and what is raised are those of `upstream_maintenance_lock`.
+    """
+    with _upstream_lock(store, REBUILD_SUFFIX):
         yield
 
 
@@ -100,6 +102,23 @@ def holder_record() -> dict[str, object]:
         "pidns": _pid_namespace(),
         "start_ticks": _start_ticks(os.getpid()),
     }
+
+
+@contextmanager
+def _upstream_lock(store: Path, suffix: str) -> Iterator[None]:
+    """Hold hermes's own lock of that name on a store, wherever a hermes would look for it."""
+    real = store.resolve()
+    places = dict.fromkeys(path.with_name(path.name + suffix) for path in (store, real))
+    with contextlib.ExitStack() as held:
+        inodes: set[tuple[int, int]] = set()
+        for place in places:
+            # The same file by another way round: the lock is ours already.
+            with contextlib.suppress(FileNotFoundError):
+                if _inode(place.stat()) in inodes:
+                    continue
+            held.enter_context(_locked(place, "hermes", "hermes", owner=real))
+            inodes.add(_inode(place.stat()))
+        yield
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.search_index import stops_at_nul
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
@@ -28,15 +29,27 @@ def indexed_with_nul(view: StoreView, rows: Sequence[int], changed: Collection[s
 
     Empty where no trigger watches these columns.
     """
+    return with_nul(view, rows) if rows and goes_into_trigrams(view.shape, changed) else set()
+
+
+def with_nul(view: StoreView, rows: Sequence[int]) -> set[int]:
+    """Return those of the messages whose texts hold a NUL."""
     found: set[int] = set()
-    if not rows or not goes_into_trigrams(view.shape, changed):
-        return found
     holds = " OR ".join(f"instr({view.shape.column('messages', name)}, char(0))" for name in _TEXTS)
     for start in range(0, len(rows), _AT_ONCE):
         among, cells = in_keys("id", rows[start : start + _AT_ONCE])
         some = view.rows(f"SELECT id FROM messages WHERE {among} AND ({holds})", cells)
         found.update(row[0] for row in some if isinstance(row[0], int))
     return found
+
+
+def cut_unknown(view: StoreView, rows: Sequence[int]) -> set[int]:
+    """Return those of the messages whose texts hold a NUL, where nothing in the trigram index tells how it is cut.
+
+    Hermes's SQLite could then not take out again what ours puts in.
+    """
+    nul = with_nul(view, rows)
+    return nul if nul and stops_at_nul(view.reader.connection, view.shape) is None else set()
 
 
 def goes_into_trigrams(shape: Shape, columns: Collection[str]) -> bool:

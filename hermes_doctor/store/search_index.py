@@ -106,7 +106,7 @@ def match_trigrams(connection: apsw.Connection, shape: Shape) -> bool:
     tell, the connection stays as it is. Reads all messages at worst.
     """
     declared = declared_by(shape, "messages_fts_trigram")
-    if declared is None or declared.tokenizer != "trigram" or not _stops_at_nul(connection, shape, declared):
+    if declared is None or declared.tokenizer != "trigram" or not stops_at_nul(connection, shape):
         return False
     own = connection.fts5_tokenizer("trigram", [])
     if len(list(own(b"abc\0abc", apsw.FTS5_TOKENIZE_DOCUMENT, None))) == 1:
@@ -290,9 +290,16 @@ def _pending(rows: Sequence[tuple[Cell, ...]]) -> tuple[int, int] | None:
     return (low, high_water) if low < high_water else None
 
 
-def _stops_at_nul(connection: apsw.Connection, shape: Shape, declared: Declared) -> bool:
-    """Whether the trigrams of the newest text with a NUL end there: docsize has the number of tokens of each text."""
+def stops_at_nul(connection: apsw.Connection, shape: Shape) -> bool | None:
+    """Whether the trigrams of the newest text with a NUL in the index end there; None where there is none to tell.
+
+    Reads all messages at worst.
+    """
+    # docsize has the number of tokens of each text.
     name = "messages_fts_trigram"
+    declared = declared_by(shape, name)
+    if declared is None:
+        return None
     for size, content in connection.execute(
         f"SELECT indexed.sz, texts.text FROM {quote(name + '_docsize')} AS indexed"
         f" JOIN ({_texts(declared, name)}) AS texts ON texts.id = indexed.id"
@@ -303,7 +310,7 @@ def _stops_at_nul(connection: apsw.Connection, shape: Shape, declared: Declared)
         stopping, going_on = max(len(before) - 2, 0), max(len(before) + len(behind.replace("\0", "")) - 2, 0)
         if stopping != going_on and isinstance(size, bytes):
             return _first_varint(size) == stopping
-    return False
+    return None
 
 
 def _texts(declared: Declared, name: str) -> str:
