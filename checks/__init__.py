@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from checks import (
     amputated_branches,
+    archived_copies,
     bad_text,
     bad_times,
     broken_json,
@@ -12,6 +13,7 @@ from checks import (
     crossed_ends,
     dangling_routes,
     double_encoded,
+    file_damage,
     hidden_by_null,
     hidden_chats,
     leaked_prompts,
@@ -24,6 +26,7 @@ from checks import (
     oversize_chats,
     permissions,
     prompt_weight,
+    replayed_blocks,
     same_titles,
     stale_handoffs,
     stale_locks,
@@ -35,6 +38,7 @@ from checks import (
 from hermes_doctor.engine.model import Check
 
 CHECKS: tuple[Check, ...] = (
+    file_damage.CHECK,
     orphan_messages.CHECK,
     lineage_gaps.CHECK,
     hidden_chats.CHECK,
@@ -49,6 +53,7 @@ CHECKS: tuple[Check, ...] = (
     wrongly_ended.CHECK,
     oversize_chats.CHECK,
     counter_drift.CHECK,
+    replayed_blocks.CHECK,
     leaked_prompts.CHECK,
     lone_handoffs.CHECK,
     crossed_ends.CHECK,
@@ -59,6 +64,7 @@ CHECKS: tuple[Check, ...] = (
     permissions.CHECK,
     open_zombies.CHECK,
     orphan_stubs.CHECK,
+    archived_copies.CHECK,
     broken_turns.CHECK,
     stale_places.CHECK,
     weights.CHECK,

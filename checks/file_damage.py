@@ -75,6 +75,11 @@ def _findings(key: str, told: Sequence[Said]) -> Iterator[Finding]:
         )
 
 
+def _condemns(finding: Finding) -> bool:
+    """Whether more is damaged than the search index, without which all conversations can be read."""
+    return finding.severity is Severity.ERROR and finding.detail["damage"] != "search"
+
+
 CHECK = Check(
     name=NAME,
     severity=Severity.ERROR,
@@ -84,4 +89,5 @@ CHECK = Check(
     page=__doc__ or "",
     rule=RelationRule(FILES, _find),
     wreck=_wreck,
+    condemns=_condemns,
 )

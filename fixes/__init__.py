@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fixes import (
     amputated_branches,
+    archived_copies,
     broken_json,
     counter_drift,
     crossed_ends,
@@ -18,6 +19,7 @@ from fixes import (
     orphan_messages,
     orphan_stubs,
     permissions,
+    replayed_blocks,
     same_titles,
     stale_handoffs,
     stale_locks,
@@ -38,6 +40,7 @@ FIXES: tuple[Fix, ...] = (
     lost_identity.FIX,
     wrongly_ended.FIX,
     counter_drift.FIX,
+    replayed_blocks.FIX,
     leaked_prompts.FIX,
     crossed_ends.FIX,
     stale_handoffs.FIX,
@@ -47,4 +50,5 @@ FIXES: tuple[Fix, ...] = (
     permissions.FIX,
     open_zombies.FIX,
     orphan_stubs.FIX,
+    archived_copies.FIX,
 )

@@ -197,6 +197,10 @@ class FoldRule:
 Rule = RowRule | RelationRule | FoldRule
 
 
+def _never(_finding: Finding) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Check:
     """One fault: what it is called, how bad it is, and the rule that finds it.
@@ -204,7 +208,8 @@ class Check:
     ``summary`` is what `doctor checks` lists; ``meaning`` is the "what it means" of a report, in words for the
     person; ``fix`` is the best that a fix of it can be; ``page`` is the module's docstring, shown by
     `doctor explain`. ``wreck`` says of a damaged store that cannot be opened, by its path, what can be told all the
-    same. ``rule`` is a tuple where the fault shows in rows of several tables: each rule then finds rows
+    same. ``condemns`` says of a finding that the store as a whole is damaged; its ``detail["next"]`` is what to do.
+    ``rule`` is a tuple where the fault shows in rows of several tables: each rule then finds rows
     of its own table only, and no row is found by two of them.
     """
 
@@ -216,6 +221,7 @@ class Check:
     page: str
     rule: Rule | tuple[Rule, ...]
     wreck: Callable[[Path], Iterator[Finding]] | None = None
+    condemns: Callable[[Finding], bool] = _never
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -21,7 +21,7 @@ from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.room import free_bytes
 from hermes_doctor.store.view import StoreView
 
-Outcome = Literal["planned", "fixed", "partly-fixed", "nothing-to-do", "refused", "failed", "stopped"]
+Outcome = Literal["planned", "fixed", "partly-fixed", "compacted", "nothing-to-do", "refused", "failed", "stopped"]
 
 #: Pages that mending one row is taken to write: its own, and those of the indexes that it stands in.
 _PAGES_A_ROW = 4

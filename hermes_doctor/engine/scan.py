@@ -216,7 +216,7 @@ def _examine(
     scan.findings = Findings()
     results = {check.name: CheckResult(check) for check in checks}
     scan.checks = list(results.values())
-    damage: list[Exception] = []
+    condemned: list[Finding] = []
     try:
         shape = read_shape(store.connection)
         reader = Reader(store.connection, store.pace, encoding=shape.encoding, rests=scan.held != "no")
@@ -233,25 +233,26 @@ def _examine(
             deep=options.deep,
         )
         scan.now, scan.schema_version = view.now, shape.schema_version
-        with _past_damage(damage):
+        with _past_damage(view.damage):
             scan.newest_time = newest_time(view)
-        with _past_damage(damage):
+        with _past_damage(view.damage):
             scan.sessions = reader.count(shape.tables.get("sessions"))
-        with _past_damage(damage):
+        with _past_damage(view.damage):
             scan.messages = reader.count(shape.tables.get("messages"))
         if progress is not None:
             _report_ranges(reader, scan, progress)
-        for finding in _find(checks, view, results, damage):
+        for finding in _find(checks, view, results):
             scan.findings.add(finding)
             results[finding.check].note(finding)
+            condemned += [finding] if results[finding.check].check.condemns(finding) else []
         reader.finish()
         # Beside a log that nobody has open, SQLite's data_version counts on by itself: proof outranks it.
         scan.consistent = store.undisturbed() or not reader.moved
         if not scan.consistent:
-            _keep_what_is_confirmed(scan, checks, view, results, damage)
-        if damage:
-            raise damage[0]
-        if look is not None:
+            _keep_what_is_confirmed(scan, checks, view, results)
+        if view.damage:
+            raise view.damage[0]
+        if look is not None and not condemned:
             look(scan, view)
     except apsw.Error as error:
         if store.moved():
@@ -263,6 +264,11 @@ def _examine(
         for result in scan.checks:
             if not result.finished:
                 result.fail(problem.reason)
+    if condemned:
+        # What a check says of the damage tells more than SQLite's error, which knows only where it was met.
+        scan.condition, scan.reason = Condition.DAMAGED, condemned[0].summary
+        following = condemned[0].detail.get("next")
+        scan.next_step = str(following) if following else scan.next_step
 
 
 @contextmanager
@@ -276,9 +282,7 @@ def _past_damage(damage: list[Exception]) -> Iterator[None]:
         damage.append(error)
 
 
-def _find(
-    checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult], damage: list[Exception]
-) -> Iterator[Finding]:
+def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]) -> Iterator[Finding]:
     """Give what all checks find: one pass over each table for the row rules, then the rules over relations."""
     for check in checks:
         if not any(has_table(rule, view.shape) for rule in check.rules):
@@ -292,7 +296,7 @@ def _find(
 
     def next_piece() -> AbstractContextManager[None]:
         names = waiting.pop(0)
-        return _watched([results[name] for name in names], damage, going_on=set().union(*waiting))
+        return _watched([results[name] for name in names], view.damage, going_on=set().union(*waiting))
 
     for laid_over in passes:
         with next_piece():
@@ -334,7 +338,6 @@ def _keep_what_is_confirmed(
     checks: Sequence[Check],
     view: StoreView,
     results: dict[str, CheckResult],
-    damage: list[Exception],
 ) -> None:
     """Ask again about every row that was found faulty while the store moved, a few rows in one moment each."""
     by_name = {check.name: check for check in checks}
@@ -344,7 +347,7 @@ def _keep_what_is_confirmed(
         for result in results.values():
             result.forget()
         for name, some in _by_check(found):
-            with _watched([results[name]], damage):
+            with _watched([results[name]], view.damage):
                 for finding in _ask_again(by_name[name], some, view):
                     scan.findings.add(finding)
                     results[name].note(finding)

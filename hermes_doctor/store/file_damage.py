@@ -73,10 +73,11 @@ def examine(view: StoreView, *, again: bool = False) -> Examination:
     with _looking(view) as connection:
         trees = read_trees(connection)
         pages = int(str(connection.pragma("page_count")))
-        if view.deep or pages <= _SMALL_PAGES:
-            seconds = None if view.deep else _SMALL_SECONDS
-            found = _whole(view, connection, trees, pages, seconds)
-            if view.deep or found.whole:
+        # Where another check could not read a page, a sample is not to miss it.
+        if view.deep or view.damage or pages <= _SMALL_PAGES:
+            deep = view.deep or bool(view.damage)
+            found = _whole(view, connection, trees, pages, None if deep else _SMALL_SECONDS)
+            if deep or found.whole:
                 return found
         return _sample(view, connection, trees, pages, again=again)
 
@@ -220,9 +221,14 @@ def _connect(uri: str, stack: ExitStack) -> apsw.Connection:
 
 def _uri(view: StoreView) -> str | None:
     """Return how the view's connection is to be opened once more: as `open_without_trace` would."""
-    bundle, path = view.bundle, Path(view.reader.connection.filename)
+    bundle = view.bundle
     if bundle is None:
         return None
+    try:
+        path = Path(view.reader.connection.filename)
+    except UnicodeDecodeError:
+        # A name that is no text; that of a private copy is one.
+        path = bundle.real_path
     if not path.samefile(bundle.real_path) or bundle.journal_mode == "rollback":
         # A private copy, which SQLite has recovered by now, or one that is read under short locks.
         how = "mode=ro"

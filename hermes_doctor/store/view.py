@@ -24,7 +24,8 @@ class StoreView:
     store open. ``home``: its Hermes home, None where the store stands alone, so that references from outside
     cannot be seen. ``idle_floor``: seconds; raises a check's own idle threshold (``--idle``), never lowers it.
     ``bundle``: its files as they were found before it was opened, None where only a connection is looked through.
-    ``deep``: the whole file is to be read, however long that takes (``--deep``).
+    ``deep``: the whole file is to be read, however long that takes (``--deep``). ``damage``: the errors of pages that
+    could not be read so far.
     """
 
     reader: Reader
@@ -37,6 +38,7 @@ class StoreView:
     settings: Settings = NO_SETTINGS
     bundle: Bundle | None = None
     deep: bool = False
+    damage: list[Exception] = field(default_factory=list)
     _memo: dict[Callable[..., object], object] = field(default_factory=dict, init=False)
 
     def rows(self, sql: str, values: Sequence[Cell] = ()) -> list[Values]:

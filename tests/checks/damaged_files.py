@@ -56,9 +56,11 @@ def _build(home: Home, version: str) -> float:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a scan said of a damaged store: its condition, whether other checks failed, and the check's findings."""
+    """What a scan said of a damaged store: its condition, what that means and what to do, and the check's findings."""
 
     condition: Condition
+    reason: str | None
+    next_step: str | None
     exit_code: int
     findings: list[Finding]
     trace: list[str]
@@ -84,7 +86,8 @@ def diagnosed(store: Path, *, check: Check = CHECK, deep: bool = False, home: Pa
     scan = scan_store(StoreRef(store, home, "default"), [check], ScanOptions(deep=deep))
     with scan.findings as findings:
         assert [result.reason for result in scan.checks if result.status != "ran"] == []
-        return Diagnosis(scan.condition, int(scan.exit_code(Severity.WARNING)), list(findings), scan.trace)
+        code = int(scan.exit_code(Severity.WARNING))
+        return Diagnosis(scan.condition, scan.reason, scan.next_step, code, list(findings), scan.trace)
 
 
 #: By what is hit, what is said of it; and of single damages, where that is something else.

@@ -117,7 +117,19 @@ def test_rows_that_name_nothing_are_no_damage(a_store: Path) -> None:
     assert diagnosed(a_store, deep=True).findings == []
 
 
-@pytest.mark.parametrize("name", ["zero-table-leaf", "zero-index-leaf", "swap-index-leaf", "zero-search", "zero-free"])
+@pytest.mark.usefixtures("sampled")
+def test_where_another_reading_met_the_damage_the_whole_file_is_looked_at(store: Path) -> None:
+    """The count of messages does."""
+    hit = DAMAGES["zero-table-leaf"](store, SEED)
+    found = diagnosed(store)
+    assert faults_in(found, "zero-table-leaf", hit) == []
+    assert [finding.detail["whole_file"] for finding in found.findings] == [True]
+    # The store is called what the check says of it, and the next step is the finding's.
+    assert (found.condition, found.reason) == (Condition.DAMAGED, found.findings[0].summary)
+    assert found.next_step == found.findings[0].detail["next"]
+
+
+@pytest.mark.parametrize("name", ["swap-index-leaf", "zero-search", "zero-free"])
 @pytest.mark.usefixtures("sampled")
 def test_a_sample_says_that_it_is_one(store: Path, name: str) -> None:
     hit = DAMAGES[name](store, SEED)
