@@ -72,8 +72,8 @@ def for_damage(path: Path, schema_version: int | None = None, profile: str | Non
 def for_heavy_index(hermes: str, schema_version: int | None, *, inline: bool) -> str:
     """Return what to type for a search index that is heavier than it need be, with the release that it takes.
 
-    ``hermes``: how to call it for the store. ``inline``: the index holds copies of the texts; ``optimize-storage`` (0.20
-    on) makes one without, what ``optimize`` (0.16 on) merges has them still. Both end with a VACUUM.
+    ``hermes``: how to call it for the store. ``inline``: the index holds copies of the texts; ``optimize-storage``
+    (0.20 on) makes one without, what ``optimize`` (0.16 on) merges has them still. Both end with a VACUUM.
     """
     command, schema, since = ("optimize", _OPTIMIZE_SCHEMA, "0.16")
     if inline:
