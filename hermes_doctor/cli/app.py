@@ -12,6 +12,7 @@ COMMANDS = {
     "scan": "hermes_doctor.cli.scan:scan",
     "fix": "hermes_doctor.cli.fix:fix",
     "undo": "hermes_doctor.cli.undo:undo",
+    "compact": "hermes_doctor.cli.compact:compact",
     "runs": "hermes_doctor.cli.runs:runs",
     "lineage": "hermes_doctor.cli.lineage:lineage",
     "checks": "hermes_doctor.cli.checks:checks",

@@ -279,7 +279,9 @@ class _Work:
     def _check(self, connection: apsw.Connection, step: str, means: str) -> None:
         answer = ask(connection, _LINES, how="quick_check", stop=lambda: self._asked(step))
         self.stop.check()
-        if answer.problems or not answer.finished:
+        if not answer.finished and not answer.problems:
+            raise apsw.SQLError("this machine lacks what a check of the whole file needs")
+        if answer.problems:
             raise _Damaged(f"{printable(self.result.ref.path)} is damaged: {means}")
 
     def _verify(self, connection: apsw.Connection, before: _Sight) -> None:

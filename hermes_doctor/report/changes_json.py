@@ -17,8 +17,8 @@ FIX_FORMAT, UNDO_FORMAT = "hermes-doctor.fix", "hermes-doctor.undo"
 FORMAT_VERSION = 1
 
 
-class _ChangesJson:
-    """One document, complete as soon as `end` has been called; changes are written one by one."""
+class ChangesJson:
+    """One document, complete as soon as `end` has been called; stores, and changes, are written one by one."""
 
     format = ""
 
@@ -47,9 +47,12 @@ class _ChangesJson:
         }
         self._write(f"],\n {dump(tail)[1:]}\n")
 
-    def _database(self, head: Mapping[str, object], changes: list[Change], tail: Mapping[str, object]) -> None:
+    def _next_store(self) -> None:
         self._write(",\n " if self._stores else "\n ")
         self._stores += 1
+
+    def _database(self, head: Mapping[str, object], changes: list[Change], tail: Mapping[str, object]) -> None:
+        self._next_store()
         self._write(f'{opened(head)}, "changes": [')
         separator = "\n  "
         for change in changes:
@@ -58,7 +61,7 @@ class _ChangesJson:
         self._write(f"], {dump(tail)[1:]}")
 
 
-class FixJson(_ChangesJson):
+class FixJson(ChangesJson):
     """`doctor fix --json`."""
 
     format = FIX_FORMAT
@@ -86,7 +89,7 @@ class FixJson(_ChangesJson):
         self._database(head, result.changes, tail)
 
 
-class UndoJson(_ChangesJson):
+class UndoJson(ChangesJson):
     """`doctor undo --json`."""
 
     format = UNDO_FORMAT

@@ -1,4 +1,4 @@
-"""What a reporter of changes, planned or carried out, is handed: by `doctor fix` and by `doctor undo`."""
+"""What a reporter of changes, planned or carried out, is handed: by `doctor fix`, `doctor undo`, `doctor compact`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.plan import Outcome
 from hermes_doctor.report.model import RunStart
 
-#: What is reported of one store: a StoreFix or a StoreUndo.
+#: What is reported of one store: a StoreFix, a StoreUndo or a StoreCompact.
 Result_contra = TypeVar("Result_contra", contravariant=True)
 
 
@@ -54,6 +54,6 @@ def outcome_of(outcomes: Sequence[tuple[ExitCode, Outcome]], code: ExitCode) -> 
 
     Of stores that all went well, one in which something was changed speaks for the run.
     """
-    telling: tuple[Outcome, ...] = ("planned", "partly-fixed", "fixed", "failed", "refused", "stopped")
+    telling: tuple[Outcome, ...] = ("planned", "partly-fixed", "fixed", "compacted", "failed", "refused", "stopped")
     there = {outcome for each, outcome in outcomes if each is code}
     return next((outcome for outcome in telling if outcome in there), "stopped" if code else "nothing-to-do")

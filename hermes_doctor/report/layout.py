@@ -15,6 +15,7 @@ from hermes_doctor.store.cells import Key
 
 if TYPE_CHECKING:
     # A scan needs nothing of what plans and undoes, nor the packages that these need.
+    from hermes_doctor.engine.compact import StoreCompact
     from hermes_doctor.engine.plan import StoreFix
     from hermes_doctor.engine.scan import StoreScan
     from hermes_doctor.engine.undo import StoreUndo
@@ -144,7 +145,7 @@ def next_lines(commands: Sequence[str], width: int) -> list[str]:
     return [f"{'  or' if place else 'Next'}: {command}" for place, command in enumerate(commands)]
 
 
-def obstacle(result: StoreFix | StoreUndo, look: Look) -> list[str]:
+def obstacle(result: StoreFix | StoreUndo | StoreCompact, look: Look) -> list[str]:
     """What stands in the way of a change, planned or carried out, or went wrong with it, and what to type next."""
     word = {"refused": "Refused", "failed": "Failed", "stopped": "Stopped"}.get(result.outcome)
     if word is not None and result.reason:
