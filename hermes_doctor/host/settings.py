@@ -51,7 +51,7 @@ def read_settings(home: Path) -> Settings:
             max_resume_messages=_limit(section.get("max_resume_messages")),
             max_export_messages=_limit(section.get("max_export_messages")),
         )
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, OverflowError, RecursionError):
         return NO_SETTINGS
 
 

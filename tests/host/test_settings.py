@@ -82,6 +82,7 @@ def test_limits_are_taken_as_hermes_takes_them(tmp_path: Path, written: str, tak
         "sessions: {retention_days: -1}\n",
         "sessions: {retention_days: .nan}\n",
         "sessions: {retention_days: .inf}\n",
+        "sessions: {retention_days: 1" + "0" * 400 + "}\n",
         "sessions: [auto_prune]\n",
         "sessions: no\n",
         "- sessions\n",
