@@ -21,9 +21,8 @@ from tests.checks.copies_cases import ARCHIVED, REPLAYS, CopyCase, places_of, pl
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.history import SUMMARY_PREFIX
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS, get
+from tests.oracle.releases import get
 from tests.oracle.steps import call, sql
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 STORES = ("0.18.0", "0.22.2")
@@ -116,12 +115,6 @@ def test_newer_releases_mark_it(home: Home, oracle: None) -> None:
     assert findings_of(home.store, CHECK, home=home.path) == []
     rows = home.ask("0.22.2", sql("SELECT id FROM messages WHERE active = 0 AND compacted = 0"))
     assert rows == [[4], [5], [6], [8], [9], [10]]
-
-
-@pytest.mark.parametrize("chain", [("0.20.0",), *CHAINS[:2]], ids="+".join)
-def test_a_home_lived_in_has_notes_at_most(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    home = lived_in(*chain).home
-    assert {finding.severity for finding in findings_of(home.store, CHECK, home=home.path)} <= {Severity.INFO}
 
 
 # Deliberately wrong variants: each must get at least one case wrong.

@@ -20,9 +20,7 @@ from hermes_doctor.store.replays import blocks
 from tests.checks.copies_cases import REPLAYS, CopyCase, places_of, plant
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.home import Home
-from tests.oracle.releases import CHAINS
 from tests.oracle.steps import call, ref, sql
-from tests.oracle.templates import LivedIn
 from tests.store.views import view_of
 
 STORES = ("0.13.0", "0.16.0", "0.22.2")
@@ -108,12 +106,6 @@ def test_a_store_without_the_index_is_not_judged(home: Home, oracle: None) -> No
     names = ("idx_messages_session", "idx_messages_session_active")
     home.run("0.16.0", [*(sql(f"DROP INDEX {name}") for name in names)])
     assert findings_of(home.store, CHECK) == []
-
-
-@pytest.mark.parametrize("chain", [("0.20.0",), *CHAINS[:2]], ids="+".join)
-def test_a_home_lived_in_has_no_copies(lived_in: LivedIn, chain: tuple[str, ...]) -> None:
-    home = lived_in(*chain).home
-    assert findings_of(home.store, CHECK, home=home.path) == []
 
 
 @pytest.mark.parametrize("version", ["0.20.0", "0.22.2"])

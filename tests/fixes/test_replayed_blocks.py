@@ -39,6 +39,14 @@ def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Planted[C
     return plant_cases(Home(tmp_path_factory.mktemp("planted") / "home"), "0.22.2")
 
 
+@pytest.fixture(scope="module")
+def few(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Planted[CopyCase]:
+    """The cases that tell wrong variants from the fix, likewise."""
+    names = ("calls and answers", "counted wrongly", "partly rewound")
+    cases = tuple(case for case in REPLAYS if case.name in names)
+    return plant_cases(Home(tmp_path_factory.mktemp("few") / "home"), "0.20.0", cases)
+
+
 def wrong(planted: Planted[CopyCase], fix: Fix) -> list[Any]:
     """Mend with that fix and take it back; say what is not as it must be."""
     patient = Patient(planted.home.store, planted.home.path, planted.now)
@@ -97,22 +105,18 @@ def test_the_release_replays_what_was_said_before_the_damage(home: Home, oracle:
     now = time.time()
     cases = [case for case in plant(home, version, now, REPLAYS) if case.copies]
     damaged, sound = [case.name for case in cases], [case.undamaged().name for case in cases]
-    before = told(home, version, damaged + sound)
     assert Patient(home.store, home.path, now).mend(checks=[CHECK], fixes=[FIX]).outcome == "fixed"
-    after = told(home, version, damaged + sound)
+    replayed = told(home, version, damaged + sound)
     for name, whole in zip(damaged, sound, strict=True):
-        # Blobs are read into nothing by some releases: what counts is that both are read alike.
-        assert after[name] == before[whole] == after[whole]
-        assert len(before[name]) >= len(after[name])
-    assert before[damaged[0]] != after[damaged[0]]
+        assert replayed[name] == replayed[whole]
+        assert replayed[name] or name == "no text"
 
 
-@pytest.mark.parametrize("version", ["0.19.0", "0.22.2"])
-def test_a_chat_written_again_with_every_turn(home: Home, oracle: None, version: str) -> None:
+def test_a_chat_written_again_with_every_turn(home: Home, oracle: None) -> None:
     """468 different messages in 5,000, and one 32 times by itself, as it was reported."""
     now = time.time()
-    home.run(version, [open_store()])
-    written_again = (n for turn in count(2) for n in range(min(20 * turn, 468)))
+    home.run("0.22.2", [open_store()])
+    written_again = (n for turn in count(2) for n in range(min(40 * turn, 468)))
     history = [*islice(written_again, 4_969), *[468] * 32]
     rows = [(_role(n), f"message {n} of many words", "call_1", now - 1e6 + n + 0.125) for n in history]
     connection = apsw.Connection(str(home.store))
@@ -137,7 +141,7 @@ def test_a_chat_written_again_with_every_turn(home: Home, oracle: None, version:
     patient.undo(done.run)
     assert difference(before, image_of(home.store)) == []
     assert _counts(image_of(mended.store))["s"][0] == len(set(history)) + 31
-    replayed = [message["content"] for message in mended.conversation(version, "s")]
+    replayed = [message["content"] for message in mended.conversation("0.22.2", "s")]
     assert replayed == [f"message {n} of many words" for n in [*dict.fromkeys(history), *[468] * 31]]
 
 
@@ -180,12 +184,16 @@ VARIANTS: dict[str, Callable[[Mending, Finding], None]] = {
 }
 
 
+def test_the_few_cases_are_mended_right(few: Planted[CopyCase]) -> None:
+    assert wrong(few, FIX) == []
+
+
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_wrong_variant_fails(planted: Planted[CopyCase], name: str) -> None:
-    assert wrong(planted, replace(FIX, mend=VARIANTS[name])) != []
+def test_a_wrong_variant_fails(few: Planted[CopyCase], name: str) -> None:
+    assert wrong(few, replace(FIX, mend=VARIANTS[name])) != []
 
 
-def test_counting_anew_whatever_was_counted_fails(planted: Planted[CopyCase], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_anew_whatever_was_counted_fails(few: Planted[CopyCase], monkeypatch: pytest.MonkeyPatch) -> None:
     real = counted_without
 
     def always(view: Any, session: Any, ids: Any) -> Any:
@@ -195,4 +203,4 @@ def test_counting_anew_whatever_was_counted_fails(planted: Planted[CopyCase], mo
         return counted
 
     monkeypatch.setattr(cure, "counted_without", always)
-    assert wrong(planted, FIX) != []
+    assert wrong(few, FIX) != []
