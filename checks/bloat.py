@@ -14,11 +14,11 @@ VACUUM worth its while. What a VACUUM would give back is told as that many pages
 least: pages that are half empty come on top. The room is what `doctor compact` asks for.
 
 The index's weight, and the length of its text, are estimates (within some ten percent) from a few
-records that the index keeps of itself, for to measure it would be to read it. Inline indexes (files
-of 0.13 to 0.19) hold two more copies of every text, long tool results included, and are always told
-of. Others are told of from ten times their text on: the index of three-letter pieces normally is two
-to eight times as heavy as its text, and twice that when its rows were written anew and it was not
-merged since. An index that is made anew just now weighs less for a while.
+records that the index keeps of itself, for to measure it would be to read it. Inline indexes
+(files of 0.13 to 0.19) hold two more copies of every text, long tool results included, and are
+always told of. Others are told of from ten times their text on: the index of three-letter pieces
+normally is two to eight times as heavy as its text, and twice that when its rows were written anew
+and it was not merged since. An index that is made anew just now weighs less for a while.
 
 Fix
 None here. `doctor compact` gives free pages back. `hermes sessions optimize` (0.16.0 on) merges an
