@@ -3,9 +3,9 @@
 What it finds
 Backups that hermes made before it repaired the store or cleaned markers out of it, and what such
 repairs left: scratch and staging files, logs and files of zeros that were put aside; the doctor's
-own backups. One finding tells how many they are and what they take. Of backups that lie there twice,
-each file that may go is a finding of its own. A third kind of finding says that hermes has given up
-repairing the file by itself.
+own backups. One finding tells how many they are and what they take. Of backups that lie there
+twice, each file that may go is a finding of its own. A third kind of finding says that hermes has
+given up repairing the file by itself.
 
 Why it matters
 Releases before 0.20.6 make a backup of the whole store each time they try to repair it, and keep
@@ -32,9 +32,9 @@ undo` copies it back from the one that stayed, as long as that is there and unch
 
 Upstream
 Issues 86747, 88224 and 82940 (repairs in a loop), 87409 (equal backups are used again). 0.20.6 on
-keeps the three newest; the ledger is `state.db.repair-attempts.json`. `sessions repair` obeys it, too:
-what helps is `sessions recover`, which the finding names. Removing the ledger gives hermes three more
-tries.
+keeps the three newest; the ledger is `state.db.repair-attempts.json`. `sessions repair` obeys it,
+too: what helps is `sessions recover`, which the finding names. Removing the ledger gives hermes
+three more tries.
 """
 
 from __future__ import annotations

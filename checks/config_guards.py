@@ -2,35 +2,37 @@
 
 What it finds
 A prune that is about to delete sessions although nobody asked for it, or more of them than the
-setting seems to say: the release's own default, a text such as `"false"`, a retention of 0, below 0,
-or cut down to 0. A config that hermes cannot read, so that its settings are not in force. A prune or
-an archiving that never runs because a setting is no number, a limit that is none, archiving within a
-day, and a prune that rewrites a file for which there is no room.
+setting seems to say: the release's own default, a text such as `"false"`, a retention of 0, below
+0, or cut down to 0. A config that hermes cannot read, so that its settings are not in force. A
+prune or an archiving that never runs because a setting is no number, a limit that is none,
+archiving within a day, and a prune that rewrites a file for which there is no room.
 
 Why it matters
-What is pruned is gone. From 0.21.5 on hermes prunes unless it is told not to: whoever upgrades loses
-what ended more than 90 days ago at the next start. And a config with one wrong line counts as none
-at all: an `auto_prune: false` in it is not in force either.
+What is pruned is gone. From 0.21.5 on hermes prunes unless it is told not to: whoever upgrades
+loses what ended more than 90 days ago at the next start. And a config with one wrong line counts as
+none at all: an `auto_prune: false` in it is not in force either.
 
 How it decides
 By the config of the home, with an administrator's laid over it, and by what each release makes of a
 value. What prune would take is counted by the clocks of the store's release, up to 500 sessions;
-pinned and archived ones, and those that go on in another session, are left out. It is a warning where
-there is something to be lost that the config does not plainly ask for. Where prune has run within two
-days, what is due since is its daily work, and nothing is said. Values with `${…}` are not judged. How
-long a chat may be to be resumed or exported is a check of its own (`oversize-chats`).
+pinned and archived ones, and those that go on in another session, are left out. It is a warning
+where there is something to be lost that the config does not plainly ask for. Where prune has run
+within two days, what is due since is its daily work, and nothing is said. Values with `${…}` are
+not judged. How long a chat may be to be resumed or exported is a check of its own
+(`oversize-chats`).
 
 Fix
 None. `hermes config set sessions.auto_prune false` keeps everything; `hermes sessions export` and
 pinning save what matters before. A config that cannot be read has to be mended by hand.
 
 Fix safety
-Nothing is changed. The config is read, and nothing of it is shown but names of settings and numbers.
+Nothing is changed. The config is read, and nothing of it is shown but names of settings and
+numbers.
 
 Upstream
 Issue 54189 (pruning by default), 101316 (rewriting only when it is worth it), 72156 (a rewrite that
-filled the disk), 31188 (settings that a wrong line switches off). Settings and defaults are those of
-0.13.0 to 0.22.2.
+filled the disk), 31188 (settings that a wrong line switches off). Settings and defaults are those
+of 0.13.0 to 0.22.2.
 """
 
 from __future__ import annotations

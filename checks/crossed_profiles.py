@@ -14,10 +14,10 @@ is in one of them only. With an `active_profile` that is not there hermes refuse
 How it decides
 By the place of the store: the root's is `default`, the others lie in `profiles/<name>`. A session
 without a key or without a label is normal, and so is the key `agent:main:…` in a named profile's
-store, as long as the label does not contradict: a gateway that serves one profile alone writes it. A
-label alone counts where it names a profile that exists. Up to 0.20.0 one store holds the chats of all
-profiles that a gateway serves: nothing is said of these. Two sessions are the same when id and start
-are. Of two stores the newest 500 sessions each are compared, with `doctor scan --deep` all.
+store, as long as the label does not contradict: a gateway that serves one profile alone writes it.
+A label alone counts where it names a profile that exists. Up to 0.20.0 one store holds the chats of
+all profiles that a gateway serves: nothing is said of these. Two sessions are the same when id and
+start are. Of two stores the newest 500 sessions each are compared, with `doctor scan --deep` all.
 
 Fix
 None. `hermes sessions repair-profiles` (0.21.5 or newer) shows for all stores what it would do; it
@@ -29,8 +29,8 @@ Fix safety
 Nothing is changed. The other stores are read, and nothing is left beside them.
 
 Upstream
-Issues 40344, 48183, 59566 (chats in the wrong profile's store), 119955 (a move that leaves copies in
-both), 113884 and 102157 (`agent:main` in a named profile's store), 99222 (rows without a label).
+Issues 40344, 48183, 59566 (chats in the wrong profile's store), 119955 (a move that leaves copies
+in both), 113884 and 102157 (`agent:main` in a named profile's store), 99222 (rows without a label).
 """
 
 from __future__ import annotations
