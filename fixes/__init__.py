@@ -5,6 +5,7 @@ from __future__ import annotations
 from fixes import (
     amputated_branches,
     archived_copies,
+    backup_pile,
     broken_json,
     counter_drift,
     crossed_ends,
@@ -23,6 +24,7 @@ from fixes import (
     same_titles,
     stale_handoffs,
     stale_locks,
+    stray_transcripts,
     stuck_delegations,
     wrongly_ended,
 )
@@ -47,8 +49,10 @@ FIXES: tuple[Fix, ...] = (
     stale_locks.FIX,
     stuck_delegations.FIX,
     dangling_routes.FIX,
+    stray_transcripts.FIX,
     permissions.FIX,
     open_zombies.FIX,
     orphan_stubs.FIX,
     archived_copies.FIX,
+    backup_pile.FIX,
 )
