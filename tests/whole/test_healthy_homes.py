@@ -14,7 +14,7 @@ from tests.whole.support import fingerprint, scan
 
 LIVES = [(release.version,) for release in RELEASES] + [tuple(map(str, chain)) for chain in CHAINS]
 
-#: Checks that may note something of a healthy home: rows of servers that nobody ever ends, and what old compactions left.
+#: Checks that may note something of a healthy home: rows of servers that nobody ever ends.
 NOTES = {"open-zombies"}
 
 
