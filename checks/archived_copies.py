@@ -1,9 +1,9 @@
 """Messages that a compaction put away although they stayed in the chat.
 
 What it finds
-Archived messages (`active` 0, `compacted` 1) that a live message of the same session equals in role,
-content, calls, ids, reasoning and time; how many there are, and what they weigh. One finding for
-each piece of a session.
+Archived messages (`active` 0, `compacted` 1) that a live message of the same session equals in
+role, content, calls, ids, reasoning and time; how many there are, and what they weigh. A long
+session is told in parts, one finding each.
 
 Why it matters
 Up to 0.20.6 each compaction in place puts all messages away and writes the last ones, which stay,

@@ -2,8 +2,8 @@
 
 What it finds
 Pieces of a conversation that stand in their session more than once: at least two live messages in
-a row, each of which an earlier live one equals in role, content, calls, ids, reasoning and all else,
-its time included. One finding for each such run of copies; a long one is told in parts.
+a row, each of which an earlier live one equals in role, content, calls, ids, reasoning and all
+else, its time included. One finding for each such run of copies; a long one is told in parts.
 
 Why it matters
 The model is sent every copy with every turn: one chat came to 15,962 messages of which 468 were

@@ -15,9 +15,14 @@ from typing import Any
 
 import apsw
 
+from hermes_doctor.engine.model import Check, Finding
+from hermes_doctor.engine.rows import ask, find
+from hermes_doctor.store.reader import Pace
+from tests.checks.support import Planted, by_key
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import open_store
+from tests.store.views import view_of
 from tests.whole.identical import Image
 
 DAY = 86_400.0
@@ -178,6 +183,17 @@ def places_of(rows: Iterable[tuple[Any, ...]]) -> dict[Any, int]:
         places[message] = before[session]
         before[session] += 1
     return places
+
+
+def asked(store: Planted[CopyCase], check: Check) -> list[list[Finding]]:
+    """What the check finds: of each message alone, of many together, and in short statements only."""
+    with view_of(store.home.store, home=store.home.path, now=store.now) as view:
+        ids = [row[0] for row in view.rows("SELECT id FROM messages")]
+        alone = [finding for key in ids for finding in ask(check, [key], view)]
+        together = [found for n in range(0, len(ids), 100) for found in ask(check, ids[n : n + 100], view)]
+        # Somebody may be waiting.
+        view.reader.pace, view.reader.rests = Pace.SLICED, False
+        return [by_key(found) for found in (alone, together, list(find([check], view)))]
 
 
 def by_session(image: Image) -> dict[str, list[tuple[Any, Any]]]:

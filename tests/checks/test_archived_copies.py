@@ -16,8 +16,7 @@ from hermes_doctor.store import archived_copies as rule
 from hermes_doctor.store import copies
 from hermes_doctor.store.archived_copies import archived_copies
 from hermes_doctor.store.copies import Standing
-from hermes_doctor.store.reader import Pace
-from tests.checks.copies_cases import ARCHIVED, REPLAYS, CopyCase, places_of, plant
+from tests.checks.copies_cases import ARCHIVED, REPLAYS, CopyCase, asked, places_of, plant
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.history import SUMMARY_PREFIX
 from tests.oracle.home import Home
@@ -75,13 +74,7 @@ def test_rows_asked_about_one_by_one_are_judged_alike(
     planted: Callable[[str], Planted[CopyCase]], version: str
 ) -> None:
     store = planted(version)
-    with view_of(store.home.store, home=store.home.path, now=store.now) as view:
-        ids = [row[0] for row in view.rows("SELECT id FROM messages")]
-        alone = [finding for key in ids for finding in ask(CHECK, [key], view)]
-        together = [found for n in range(0, len(ids), 100) for found in ask(CHECK, ids[n : n + 100], view)]
-        view.reader.pace, view.reader.rests = Pace.SLICED, False
-        sliced = list(CHECK.rules[0].find(view, None))  # type: ignore[union-attr]
-    assert by_key(alone) == by_key(together) == by_key(sliced) == by_key(store.findings)
+    assert asked(store, CHECK) == [by_key(store.findings)] * 3
 
 
 def test_what_the_other_check_looks_for_is_none(home: Home, oracle: None) -> None:

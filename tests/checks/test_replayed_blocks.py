@@ -15,9 +15,8 @@ from checks.replayed_blocks import CHECK
 from hermes_doctor.engine.model import Bucket, Severity
 from hermes_doctor.engine.rows import ask
 from hermes_doctor.store import copies, replays
-from hermes_doctor.store.reader import Pace
 from hermes_doctor.store.replays import blocks
-from tests.checks.copies_cases import REPLAYS, CopyCase, places_of, plant
+from tests.checks.copies_cases import REPLAYS, CopyCase, asked, places_of, plant
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.home import Home
 from tests.oracle.steps import call, ref, sql
@@ -82,14 +81,7 @@ def test_rows_asked_about_one_by_one_are_judged_alike(
     planted: Callable[[str], Planted[CopyCase]], version: str
 ) -> None:
     store = planted(version)
-    with view_of(store.home.store, home=store.home.path, now=store.now) as view:
-        ids = [row[0] for row in view.rows("SELECT id FROM messages")]
-        alone = [finding for key in ids for finding in ask(CHECK, [key], view)]
-        together = [found for n in range(0, len(ids), 100) for found in ask(CHECK, ids[n : n + 100], view)]
-        # Somebody may be waiting: in short statements all is found as well.
-        view.reader.pace, view.reader.rests = Pace.SLICED, False
-        sliced = list(CHECK.rules[0].find(view, None))  # type: ignore[union-attr]
-    assert by_key(alone) == by_key(together) == by_key(sliced) == by_key(store.findings)
+    assert asked(store, CHECK) == [by_key(store.findings)] * 3
 
 
 def test_a_session_in_use_is_left(planted: Callable[[str], Planted[CopyCase]]) -> None:
