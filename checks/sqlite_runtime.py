@@ -5,9 +5,9 @@ A store in WAL mode that is written by a Python whose SQLite has the WAL-reset b
 but for 3.50.7 and 3.44.6 and what followed them in their lines.
 
 Why it matters
-When such a SQLite begins its write-ahead log anew while another process writes or checkpoints, pages
-can be lost, and the store is malformed later. It is rare, and it takes two processes: a gateway
-beside a CLI is enough. The doctor brings a SQLite of its own, which is not affected.
+When such a SQLite begins its write-ahead log anew while another process writes or checkpoints,
+pages can be lost, and the store is malformed later. It is rare, and it takes two processes: a
+gateway beside a CLI is enough. The doctor brings a SQLite of its own, which is not affected.
 
 How it decides
 By asking the very Python that hermes runs in, once, without its packages. It is found through the
