@@ -353,14 +353,18 @@ def _sessions_that_an_index_sees(changes: Iterable[RowChange]) -> list[Key]:
 
 
 def _restore(connection: apsw.Connection, change: RowChange) -> None:
-    """Write a row's image from before; its WHERE names what the run wrote."""
+    """Write a row's image from before, to a row of which `_still_ours` has just said that it is as the run left it.
+
+    By its key alone: a trigger may have moved columns of it by now, for another row that came back (0.21.5 on), and
+    `_set_right` goes by the image from before.
+    """
     table = quote(change.table)
     if change.op is Op.DELETE:
         names = ", ".join(quote(name) for name in change.before)
         marks = ", ".join("?" for _ in change.before)
         connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(change.before.values()))
         return
-    where, values = _where({**change.key, **change.after})
+    where, values = _where(change.key)
     if change.op is Op.INSERT:
         connection.execute(f"DELETE FROM {table} WHERE {where}", values)
     else:

@@ -48,7 +48,8 @@ def test_tool_calls_with_twins_come_back_with_all_that_triggers_moved(home: Home
         assert {row["display_order"] for row in rows} == {rows[0]["id"]}
         assert rows[0]["display_identity"] is not None
     done = patient.mend()
-    assert [change.state for change in done.changes] == [DONE] * 3
+    # That they look like rows written again is told, and nothing is done about it.
+    assert [change.state for change in done.changes if change.check == "double-encoded"] == [DONE] * 3
     mended = image_of(home.store)
     assert {row["tool_calls"] for row in mended.table("messages")} == {json.dumps(CALLS).encode()}
     if release.since("0.21.5"):

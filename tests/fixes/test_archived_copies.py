@@ -77,7 +77,6 @@ def test_readers_see_each_message_once(home: Home, oracle: None, version: str) -
         assert sorted(row["content"] for row in after[2]).count("word 5") == 1
 
 
-@pytest.mark.xfail(reason="undo finds a display order that its own first row has moved", strict=True)
 def test_a_place_in_the_display_comes_back(home: Home, oracle: None) -> None:
     """From 0.21.5 on the message that is shown for its copies moves when one of them goes, and back again."""
     compacted(home, "0.20.6", 2)
