@@ -32,11 +32,13 @@ from checks import (
     prompt_weight,
     replayed_blocks,
     same_titles,
+    sqlite_runtime,
     stale_handoffs,
     stale_locks,
     stale_places,
     stray_transcripts,
     stuck_delegations,
+    wal_health,
     weights,
     wrongly_ended,
 )
@@ -44,6 +46,8 @@ from hermes_doctor.engine.model import Check
 
 CHECKS: tuple[Check, ...] = (
     file_damage.CHECK,
+    wal_health.CHECK,
+    sqlite_runtime.CHECK,
     orphan_messages.CHECK,
     lineage_gaps.CHECK,
     hidden_chats.CHECK,

@@ -125,13 +125,12 @@ def _finding(fault: LogFault, command: str) -> Finding:
         blocked=blocked if fault.others else "nobody carries them over",
         disk=fault.disk,
     )
-    numbered = "; ".join(f"{number}. {step}" for number, step in enumerate(todo, 1))
     detail: dict[str, str | int | Sequence[str]] = {
         "fault": fault.fault.name.lower().replace("_", "-"),
         "frames": fault.frames,
         "bytes": fault.bytes,
         "pids": [str(each.pid) for each in (*fault.retired, *fault.others)],
-        "steps": todo,
+        "steps": todo if len(todo) > 1 else (),
     }
     return Finding(
         check=NAME,
@@ -139,7 +138,7 @@ def _finding(fault: LogFault, command: str) -> Finding:
         table=FILES,
         key=fault.file,
         session=None,
-        summary=f"{summary}; in this order: {numbered}" if len(todo) > 1 else "; ".join((summary, *todo)),
+        summary=f"{summary}; what to do, in this order" if len(todo) > 1 else "; ".join((summary, *todo)),
         detail={name: value for name, value in detail.items() if value},
     )
 

@@ -161,7 +161,8 @@ def scan_store(
                 store.close()
     except StoreProblem as problem:
         scan.condition, scan.reason, scan.next_step = problem.condition, problem.reason, problem.next_step
-        if problem.condition is Condition.DAMAGED and not scan.checks:
+        # A store whose tables are all in a log that was lost looks like none.
+        if problem.condition in (Condition.DAMAGED, Condition.NOT_HERMES) and not scan.checks:
             _look_at_the_wreck(scan, checks)
     except BaseException:
         scan.findings.close()

@@ -133,6 +133,7 @@ class ScanTable:
             yield self._look.ink.bold(result.check.name)
             for finding in kept:
                 yield from self._wrap(_example(finding, result.check), "  ", "    ")
+                yield from _steps(finding)
             if result.count > len(kept):
                 yield f"  … and {number(result.count - len(kept))} more"
 
@@ -194,6 +195,14 @@ def _notes(scan: StoreScan) -> list[str]:
 def _failure(result: CheckResult) -> str:
     reason = f": {visible(result.reason)}" if result.reason else ""
     return f"{result.check.name} could not be checked in full{reason}"
+
+
+def _steps(finding: Finding) -> list[str]:
+    """Return what is to be done in order, a line each and never wrapped: commands are there to be copied."""
+    steps = finding.detail.get("steps")
+    if not isinstance(steps, Sequence) or isinstance(steps, str):
+        return []
+    return [f"    {number}. {visible(step)}" for number, step in enumerate(steps, 1)]
 
 
 def _example(finding: Finding, check: Check) -> str:

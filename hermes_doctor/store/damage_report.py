@@ -61,7 +61,7 @@ def of_store(view: StoreView, *, again: bool = False) -> list[Said]:
     found = examine(view, again=again)
     if not found.damage:
         return list(_not_looked_at(view, found))
-    path = Path(view.reader.connection.filename) if view.bundle is None else view.bundle.path
+    path = view.opened if view.bundle is None else view.bundle.path
     store = _Store(path, view.shape.schema_version, view.profile if view.home else None, copies_beside(path))
     looked_at: dict[str, int | bool | Sequence[str]] = {
         "pages": found.pages,

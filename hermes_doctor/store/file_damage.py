@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import apsw
 
@@ -224,11 +223,7 @@ def _uri(view: StoreView) -> str | None:
     bundle = view.bundle
     if bundle is None:
         return None
-    try:
-        path = Path(view.reader.connection.filename)
-    except UnicodeDecodeError:
-        # A name that is no text; that of a private copy is one.
-        path = bundle.real_path
+    path = view.opened
     if not path.samefile(bundle.real_path) or bundle.journal_mode == "rollback":
         # A private copy, which SQLite has recovered by now, or one that is read under short locks.
         how = "mode=ro"

@@ -41,6 +41,16 @@ class StoreView:
     damage: list[Exception] = field(default_factory=list)
     _memo: dict[Callable[..., object], object] = field(default_factory=dict, init=False)
 
+    @property
+    def opened(self) -> Path:
+        """The file that is read: the store's own, or a private copy of it."""
+        try:
+            return Path(self.reader.connection.filename)
+        except UnicodeDecodeError:
+            # A path that is no text; that of a private copy is one.
+            assert self.bundle is not None, "whoever opened it so has looked at its files"
+            return self.bundle.real_path
+
     def rows(self, sql: str, values: Sequence[Cell] = ()) -> list[Values]:
         """Run one short statement and give all its rows."""
         return list(self.reader.rows(sql, values))

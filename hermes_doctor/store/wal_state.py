@@ -67,8 +67,7 @@ def log_faults(view: StoreView) -> Iterator[LogFault]:
     """Give what is wrong with the log, the journal and their place; each file is told of once, as its worst."""
     if view.bundle is not None:
         # A private copy has an index of its own, made from the log that was copied.
-        opened = Path(view.reader.connection.filename)
-        yield from _faults(_Seen(view.bundle, view.held, opened, lambda: openers_of(view)))
+        yield from _faults(_Seen(view.bundle, view.held, view.opened, lambda: openers_of(view)))
 
 
 def faults_of_wreck(path: Path) -> Iterator[LogFault]:

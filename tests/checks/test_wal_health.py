@@ -316,7 +316,6 @@ def test_a_log_without_its_store_is_lost_by_starting_hermes(templates: dict[str,
 def steps_of(finding: Finding) -> list[str]:
     steps = finding.detail["steps"]
     assert not isinstance(steps, (str, int, float, type(None)))
-    assert all(step in finding.summary for step in steps)
     return list(steps)
 
 
