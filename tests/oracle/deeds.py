@@ -119,6 +119,7 @@ class Chat:
     handed: bool = False
     #: Whether it has a working folder.
     folder: bool = False
+    archived: bool = False
     touched: float = 0.0
 
     @property
@@ -406,6 +407,10 @@ class Teller:
         new.folder = old.folder
         if (old.key or old.folder) and not self.since("0.20.0"):
             self.makes("a rotation leaves the routing", new)
+        # What hangs on a chat that no list shows is not shown, either.
+        self.made += [
+            (name, new) for name, chat in self.made if chat is old and UPSTREAM[name].checks == "hidden-chats"
+        ]
         old.ended = "compression"
         for child in self._children(old):
             if child.source == "subagent" and not child.delegate:
@@ -628,6 +633,7 @@ class Teller:
             chat.title = True
         elif how == 1 and self.since("0.16.0"):
             self.do("set_session_archived", chat.id, bool(deed.chat % 3))
+            chat.archived = True
         elif how == 2 and self.since("0.20.0"):
             self.do("set_session_pinned", chat.id, bool(deed.chat % 3))
         else:

@@ -262,6 +262,10 @@ class Site:
         """Whether it is nobody's child and nobody's parent."""
         return chat.parent is None and self.childless(chat)
 
+    def goes_on_once(self, chat: Chat) -> bool:
+        """Whether it was compressed, and nothing but its continuation hangs on it."""
+        return chat.ended == "compression" and [c.goes_on for c in self.teller.chats if c.parent is chat] == [True]
+
     def childless(self, chat: Chat) -> bool:
         return not any(other.parent is chat for other in self.teller.chats)
 
@@ -386,7 +390,7 @@ def _crossed(site: Site, fault: Fault) -> None:
     # Where something hangs on it, only the end of a compressed one follows from the rest.
     compressed = fault.how % 4 == 1
     chat = site.moving(
-        fault, lambda chat: not chat.open and ((compressed and chat.ended == "compression") or site.childless(chat))
+        fault, lambda chat: not chat.open and ((compressed and site.goes_on_once(chat)) or site.childless(chat))
     )
     if chat is not None:
         change = ("end_reason = NULL", "ended_at = NULL", "ended_at = started_at - 3600", "end_reason = ''")
@@ -396,10 +400,14 @@ def _crossed(site: Site, fault: Fault) -> None:
 
 def _orphans(site: Site, fault: Fault) -> None:
     chat = site.moving(
-        # A run would be listed as it was not before: what is rebuilt has another source.
+        # A run, or what was put away, would be listed as it was not before: what is rebuilt is no more of either.
         fault,
         lambda chat: (
-            site.alone(chat) and chat.key is None and bool(chat.live) and chat.source not in ("subagent", "cron")
+            site.alone(chat)
+            and chat.key is None
+            and bool(chat.live)
+            and chat.source not in ("subagent", "cron")
+            and not chat.archived
         ),
     )
     if chat is not None:
@@ -578,6 +586,8 @@ PLANTERS: Final[dict[str, Callable[[Site, Fault], None]]] = {
     "titles": _titles,
     "delegation": _delegation,
     "null": _null,
+    "replay": _replay,
+    "archived": _archived,
     "config": _config,
 }
 
