@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--deep",
     is_flag=True,
-    help="Read every page of the file, and all of the search index. Takes as long as the disk does.",
+    help="Read every page of the file, all of the search index, and every column of each message.",
 )
 @selection_options
 @fail_on_option
