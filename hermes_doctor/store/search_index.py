@@ -295,14 +295,16 @@ def stops_at_nul(connection: apsw.Connection, shape: Shape) -> bool | None:
 
     Reads all messages at worst.
     """
-    # docsize has the number of tokens of each text.
     name = "messages_fts_trigram"
     declared = declared_by(shape, name)
     if declared is None:
         return None
+    # Of an external index the messages themselves: its view may leave out by now what was put in before.
+    texts = _texts(declared, name) if declared.content is None else "SELECT id, content AS text FROM messages"
+    # docsize has the number of tokens of each text.
     for size, content in connection.execute(
         f"SELECT indexed.sz, texts.text FROM {quote(name + '_docsize')} AS indexed"
-        f" JOIN ({_texts(declared, name)}) AS texts ON texts.id = indexed.id"
+        f" JOIN ({texts}) AS texts ON texts.id = indexed.id"
         " WHERE typeof(texts.text) = 'text' AND instr(texts.text, char(0)) > 0 ORDER BY indexed.id DESC"
     ):
         before, _, behind = str(content).partition("\0")
