@@ -161,9 +161,13 @@ def tell(home: Home, releases: Sequence[Release], tales: Sequence[Tale]) -> Told
     said: list[Any] = []
     for number, release in enumerate(releases):
         with HermesProcess(home, release, timeout=120) as hermes:
-            rows = hermes.step(sql("SELECT id, model_config FROM sessions"))
+            rows = hermes.step(sql("SELECT id, model_config, end_reason FROM sessions"))
             delegates = {row[0] for row in rows if "_delegate_from" in json.loads(row[1] or "{}")}
+            ends = {row[0]: row[2] for row in rows}
             for teller in tellers:
+                for chat in teller.chats:
+                    # The windows' server ends what it has open when its process ends.
+                    chat.ended = ends[chat.id]
                 steps = teller.stage(number, delegates)
                 teller.learn(steps, _asked(hermes, steps))
             there = dict(hermes.step(sql("SELECT id, parent_session_id FROM sessions")))
