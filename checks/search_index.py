@@ -1,46 +1,49 @@
 """A search index that is not in step with the messages, does not answer, or keeps messages out.
 
 What it finds
-Of each of the up to three search indexes: messages that are missing from it, entries that should not
-be there, and entries with another text; searches that fail or do not find what the index holds;
+Of each of the up to three search indexes: messages that are missing from it, entries that should
+not be there, and entries with another text; searches that fail or do not find what the index holds;
 triggers that are missing; and, as notes, an index that hermes has detached or is still rebuilding,
 and one whose tokenizer this machine has not got.
 
 Why it matters
-A message that is missing is not found by any search, and an entry too many can make a search fail as
-"malformed". hermes's own probe asks only whether the index can be read, and FTS5's own check cannot
-see either in the index of files up to 0.19. Triggers without their index refuse every new message.
+A message that is missing is not found by any search, and an entry too many can make a search fail
+as "malformed". hermes's own probe asks only whether the index can be read, and FTS5's own check
+cannot see either in the index of files up to 0.19. Triggers without their index refuse every new
+message.
 
 How it decides
 By each index's real layout, whatever the version numbers say. Texts of its own (0.13 to 0.19) are
-compared with the messages, where a tool's result may be cut at 8,192 characters (0.21.5 on does); an
-external index (0.20 on) is compared through its view, so that what upstream leaves out on purpose
-(tools' results, cron runs, subagents and delegates in the trigram index) is not missing. Messages
-that a deferred rebuild has not come to are in no index yet, and not missing.
+compared with the messages, where a tool's result may be cut at 8,192 characters (0.21.5 on does);
+an external index (0.20 on) is compared through its view, so that what upstream leaves out on
+purpose (tools' results, cron runs, subagents and delegates in the trigram index) is not missing.
+Messages that a deferred rebuild has not come to are in no index yet, and not missing.
 
-Without `--deep` the messages are not read again: an index that holds them all is compared by count and
-sum of their ids; of another one the newest 65,536 entries are held against the first index's; and
-samples of all (the newest, some of each stretch, one of each of some sessions) are compared with
-their texts. Where that shows anything, every message is looked at. `--deep` always does, and asks for
-FTS5's own check of an index too.
+Without `--deep` the messages are not read again: an index that holds them all is compared by count
+and sum of their ids; of another one the newest 65,536 entries are held against the first index's;
+and samples of all (the newest, some of each stretch, one of each of some sessions) are compared
+with their texts. Where that shows anything, every message is looked at. `--deep` always does, and
+asks for FTS5's own check of an index too.
 
-Search is tried with phrases of real messages, each at its own, and a rare word by rank (#33865, 66724).
+Search is tried with phrases of real messages, each at its own, and a rare word by rank (#33865,
+66724).
 
 Fix
-Missing entries are put in and others taken out, a range of messages at a time. Where an entry's text
-is not known any more, or searching fails, FTS5 rebuilds the index under hermes's own lock; afterwards
-it is checked, searched, and a message is stored and deleted, all of which is taken back. Missing
-triggers are not made: hermes (0.16 on) makes them and fills the index at its next start. What hermes has
-detached or is rebuilding is left to it: `hermes sessions optimize-storage` carries on.
+Missing entries are put in and others taken out, a range of messages at a time. Where an entry's
+text is not known any more, or searching fails, FTS5 rebuilds the index under hermes's own lock;
+afterwards it is checked, searched, and a message is stored and deleted, all of which is taken back.
+Missing triggers are not made: hermes (0.16 on) makes them and fills the index at its next start.
+What hermes has detached or is rebuilding is left to it: `hermes sessions optimize-storage` carries
+on.
 
 Fix safety
 Unsafe: a rebuild of a large index takes minutes and writes as much as the index holds. The messages
 are not touched, so that there is nothing that `doctor undo` would have to take back.
 
 Upstream
-Issues 33865, 66724 and 63386 (search dies, the check says clean), 78182 (a rebuild that "succeeded",
-and writes went on failing), 88252 (malformed under a newer SQLite only), 108841 (triggers whose
-tokenizer is missing refuse every message), 114169 (a check that could never pass).
+Issues 33865, 66724 and 63386 (search dies, the check says clean), 78182 (a rebuild that
+"succeeded", and writes went on failing), 88252 (malformed under a newer SQLite only), 108841
+(triggers whose tokenizer is missing refuse every message), 114169 (a check that could never pass).
 """
 
 from __future__ import annotations
