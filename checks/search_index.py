@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hermes_doctor.engine.model import Check, Finding, RelationRule, Safety, Severity
+from hermes_doctor.engine.model import INDEX, Check, Finding, RelationRule, Safety, Severity
 from hermes_doctor.store.cells import Key
 from hermes_doctor.store.index_faults import IndexFault, Trouble, index_faults, index_faults_again
 from hermes_doctor.store.index_words import action_of, detail_of, refusal_of, summary_of
@@ -82,7 +82,7 @@ def _finding(view: StoreView, fault: IndexFault) -> Finding:
         check=NAME,
         severity=_severity(fault),
         # Of the messages it is what the index tells: an index is no table with rows of its own.
-        table="messages",
+        table=INDEX,
         key=fault.key,
         session=None,
         summary=summary_of(fault),
@@ -107,5 +107,5 @@ CHECK = Check(
     meaning="searches that fail or do not find what is there",
     fix=Safety.UNSAFE,
     page=__doc__ or "",
-    rule=RelationRule("messages", _find),
+    rule=RelationRule(INDEX, _find),
 )

@@ -29,7 +29,7 @@ def _mend(mending: Mending, finding: Finding) -> None:
 
 FIX = Fix(
     check="search-index",
-    phase=Phase.RESTORE,
+    phase=Phase.INDEX,
     uses_clock=False,
     page=__doc__ or "",
     mend=_mend,

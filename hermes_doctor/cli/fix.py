@@ -24,7 +24,7 @@ from hermes_doctor.cli.changing import (
     unsafe_option,
     yes_option,
 )
-from hermes_doctor.cli.options import Output, Selection, output_options, selection_options
+from hermes_doctor.cli.options import Output, Selection, deep_option, output_options, selection_options
 from hermes_doctor.cli.types import Target
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ Backup = Literal["always", "auto", "never"]
     show_default=True,
     help="Whether the store is copied before it is changed. auto: up to 1 GB, where there is room.",
 )
+@deep_option
 @selection_options
 @output_options
 @click.pass_context
@@ -61,6 +62,7 @@ def fix(
     unsafe: bool,
     yes: bool,
     backup: Backup,
+    deep: bool,
     selection: Selection,
     output: Output,
 ) -> None:
@@ -90,12 +92,14 @@ def fix(
     checks = [check for check in catalogue.checks if check.name in names]
     chosen = Chosen(checks, {name: fix for name, fix in catalogue.fixes.items() if name in names}, unsafe)
     refs = resolve_targets(targets)
-    job = _Job(refs, chosen, ScanOptions(idle_floor=selection.idle), backup, apply, output, index_of(context))
+    job = _Job(
+        refs, chosen, ScanOptions(idle_floor=selection.idle, deep=deep), backup, apply, output, index_of(context)
+    )
     with destination(output.file, [ref.path for ref in refs]) as stream:
         if apply and unsafe and not yes and not job.may_do_what_is_unsafe():
             say("nothing was changed.")
             context.exit(1)
-        code = job.run(job.reporter(stream), _again(targets, selection, backup, unsafe=unsafe))
+        code = job.run(job.reporter(stream), _again(targets, selection, backup, deep=deep, unsafe=unsafe))
     context.exit(code)
 
 
@@ -245,12 +249,13 @@ def _waits_for_unsafe(result: StoreFix) -> bool:
     return any(change.reason == NEEDS_UNSAFE for change in result.changes)
 
 
-def _again(targets: Sequence[Path], selection: Selection, backup: Backup, *, unsafe: bool) -> list[str]:
+def _again(targets: Sequence[Path], selection: Selection, backup: Backup, *, deep: bool, unsafe: bool) -> list[str]:
     """Return the words of the same command, without --apply."""
     words = ["doctor", "fix", *map(str, targets)]
     words += [word for name in selection.check for word in ("--check", name)]
     words += [word for name in selection.skip for word in ("--skip", name)]
     words += ["--idle", f"{selection.idle:.0f}s"] if selection.idle else []
     words += ["--backup", backup] if backup != "auto" else []
+    words += ["--deep"] if deep else []
     words += ["--unsafe"] if unsafe else []
     return words

@@ -111,6 +111,18 @@ def selection_options(command: Command) -> Command:
     )
 
 
+def deep_option(command: Command) -> Command:
+    """Give the command ``--deep``; it comes as ``deep``."""
+    return _with(
+        command,
+        click.option(
+            "--deep",
+            is_flag=True,
+            help="Read every page of the file, all of the search index, and every column of each message.",
+        ),
+    )
+
+
 def fail_on_option(command: Command) -> Command:
     """Give the command ``--fail-on``; it comes as ``fail_on``: a severity's word or ``never``."""
     return _with(

@@ -12,7 +12,7 @@ import click
 
 from hermes_doctor import __version__
 from hermes_doctor.cli.changing import typed
-from hermes_doctor.cli.options import Output, Selection, fail_on_option, output_options, selection_options
+from hermes_doctor.cli.options import Output, Selection, deep_option, fail_on_option, output_options, selection_options
 from hermes_doctor.cli.types import Target
 
 if TYPE_CHECKING:
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Read only; report every fault.")
 @click.argument("targets", nargs=-1, type=Target(), metavar="[TARGET]...")
-@click.option(
-    "--deep",
-    is_flag=True,
-    help="Read every page of the file, all of the search index, and every column of each message.",
-)
+@deep_option
 @selection_options
 @fail_on_option
 @output_options
@@ -65,7 +61,7 @@ def scan(
     with destination(output.file, [ref.path for ref in refs]) as stream:
         reporter = _reporter(output, stream)
         options = ScanOptions(idle_floor=selection.idle, deep=deep)
-        code = _scan_all(refs, chosen, options, threshold, output, reporter, _next(targets))
+        code = _scan_all(refs, chosen, options, threshold, output, reporter, _next(targets, deep=deep))
     context.exit(code)
 
 
@@ -147,9 +143,10 @@ def _reporter(output: Output, stream: TextIO) -> ScanReporter:
     return ScanTable(stream, look_for(output, stream))
 
 
-def _next(targets: Sequence[Path]) -> str:
+def _next(targets: Sequence[Path], *, deep: bool) -> str:
     """Return the command that shows what can be mended, for the same targets."""
-    return f"{typed('doctor', 'fix', *targets)} (shows what would be done)"
+    command = ("doctor", "fix", "--deep") if deep else ("doctor", "fix")
+    return f"{typed(*command, *targets)} (shows what would be done)"
 
 
 def _say_stopped(total: int, unread: int) -> None:

@@ -15,15 +15,19 @@ from hermes_doctor.store.view import StoreView
 
 
 class Phase(enum.IntEnum):
-    """When a fix runs: what restores comes first, what takes comes last, each on what the ones before it left."""
+    """When a fix runs: what restores comes first, what takes comes last, each on what the ones before it left.
 
-    RESTORE = 1
-    HIDE = 2
-    LOCKS = 3
-    LINEAGE = 4
-    COUNT = 5
-    END = 6
-    TAKE = 7
+    The search index comes before all: the triggers that other fixes fire are to meet a sound one.
+    """
+
+    INDEX = 1
+    RESTORE = 2
+    HIDE = 3
+    LOCKS = 4
+    LINEAGE = 5
+    COUNT = 6
+    END = 7
+    TAKE = 8
 
 
 class RowMovedError(Exception):

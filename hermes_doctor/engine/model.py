@@ -15,6 +15,8 @@ from hermes_doctor.store.view import StoreView
 #: Stands for a table in rules and findings about files around the rows: the store itself, its sidecars, its copies, its
 #: home. The key of such a finding is a file's path, relative to the store's folder where it lies in it.
 FILES = "(files)"
+#: The same for the search index. The key is an index's name, with a range of ids where the finding is about that.
+INDEX = "(search index)"
 
 #: What a finding says of its row: ids, counts, column names.
 Detail = Mapping[str, str | int | float | bool | Sequence[str] | None]
@@ -148,9 +150,9 @@ class RowRule:
 class RelationRule:
     """A rule over relations between rows: a generator of findings.
 
-    It may also be one over what lies around the rows: its table is `FILES` then. ``find`` gets the view and, when only
-    some rows are asked about (a confirmation, or the re-check inside a fix's transaction), their keys in ``table``; it
-    must then judge just these, by the same rule.
+    It may also be one over what lies around the rows: its table is `FILES` or `INDEX` then. ``find`` gets the view
+    and, when only some rows are asked about (a confirmation, or the re-check inside a fix's transaction), their keys
+    in ``table``; it must then judge just these, by the same rule.
     """
 
     table: str
@@ -230,5 +232,5 @@ class Check:
 
 
 def has_table(rule: Rule, shape: Shape) -> bool:
-    """Whether the store has the table that the rule's findings are about; files there are always."""
-    return rule.table == FILES or shape.has(rule.table)
+    """Whether the store has the table that the rule's findings are about; files and an index may always be told of."""
+    return rule.table in (FILES, INDEX) or shape.has(rule.table)

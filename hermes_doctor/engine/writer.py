@@ -62,6 +62,7 @@ def open_writer(scan: StoreScan, journal: Journal, options: ScanOptions) -> Iter
             idle_floor=options.idle_floor,
             settings=read_settings(ref.home) if ref.home else NO_SETTINGS,
             bundle=bundle,
+            deep=options.deep,
         )
         yield Writer(connection, view, journal, bundle)
     finally:

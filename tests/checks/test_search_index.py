@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from checks.search_index import CHECK
-from hermes_doctor.engine.model import ExitCode, Finding, Severity
+from hermes_doctor.engine.model import INDEX, ExitCode, Finding, Severity
 from hermes_doctor.engine.rows import ask, find
 from hermes_doctor.engine.scan import ScanOptions, scan_store
 from hermes_doctor.host.homes import StoreRef
@@ -104,7 +104,7 @@ def test_each_case_is_judged_right(found: Callable[[str], Found], site: str) -> 
     assert wrong == {}
     for _home, findings in found(site).values():
         for finding in findings:
-            assert (finding.table, finding.session) == ("messages", None)
+            assert (finding.table, finding.session) == (INDEX, None)
             assert "needle" not in f"{finding.summary} {finding.detail} {finding.refusal}"
             assert (finding.refusal is not None) == (finding.fix.value == "none" and finding.severity > Severity.INFO)
 

@@ -122,10 +122,11 @@ def _plant(home: Home, release: Release) -> dict[str, Any]:
     told.steps.clear()
     if release.since("0.16.0"):
         # Texts with a NUL are for the release's own SQLite to write, and leases spare what other tables plant.
-        for check, cases in (("replayed-blocks", copies_cases.REPLAYS), ("archived-copies", copies_cases.ARCHIVED)):
-            plain = [each for each in cases if not each.guard and copies_cases.PICTURE not in each.cells.values()]
-            apart = tuple(replace(each, name=f"{check}: {each.name}") for each in plain)
-            copies_cases.plant(home, release, now, apart)
+        copied = {"replayed-blocks": copies_cases.REPLAYS, "archived-copies": copies_cases.ARCHIVED}
+        for check, copies in copied.items():
+            plain = [each for each in copies if not each.guard and copies_cases.PICTURE not in each.cells.values()]
+            named = tuple(replace(each, name=f"{check}: {each.name}") for each in plain)
+            copies_cases.plant(home, release, now, named)
     # Last: releases up to 0.18.2 cannot open a store with two equal titles, newer ones clear them.
     title_cases.plant(told, release, now, tuple(each for each in title_cases.CASES if not each.refused))
     listed, *replayed = home.run(release, [*look(sessions), *told.steps])[: len(sessions) + 1]
