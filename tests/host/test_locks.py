@@ -269,7 +269,8 @@ def test_our_record_is_the_one_that_hermes_writes(home: Home) -> None:
     """0.22.2 writes its record into its other lock files; ours has the same keys and kinds of values."""
     with hermes_at(home, "0.22.2") as hermes, upstream_maintenance_lock(home.store):
         ours = hermes.ask("record()")
-        theirs = hermes.ask("[common._write_lock_holder_record(open('their.lock', 'w+b')), open('their.lock').read()]")
+        lock = repr(str(home.path / "their.lock"))
+        theirs = hermes.ask(f"[common._write_lock_holder_record(open({lock}, 'w+b')), open({lock}).read()]")
         told = json.loads(theirs[1])
         assert sorted(told) == sorted(ours) == list(ours)
         assert told["pidns"] == ours["pidns"]
