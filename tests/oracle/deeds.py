@@ -126,6 +126,12 @@ class Chat:
     def live(self) -> list[Message]:
         return [message for message, state in self.rows if state == "live"]
 
+    def begun_in(self, sessions: Collection[str]) -> bool:
+        """Whether one of these is the session that it goes on, or one before that."""
+        return (
+            self.goes_on and self.parent is not None and (self.parent.id in sessions or self.parent.begun_in(sessions))
+        )
+
     @property
     def open(self) -> bool:
         return self.ended is None
