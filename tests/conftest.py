@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,14 @@ def _python_sqlite3_stays_away() -> Iterator[None]:
     _opened_by_sqlite3.clear()
     yield
     assert not _opened_by_sqlite3, f"Python's own sqlite3 opened {_opened_by_sqlite3}"
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_heard_again() -> Iterator[None]:
+    """A command that stops takes no notice of a further Ctrl-C; programs started by later tests would inherit that."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

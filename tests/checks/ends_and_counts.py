@@ -113,9 +113,7 @@ class Scene:
             keys = [row[0] for row in view.rows("SELECT id FROM sessions")]
             named = {finding.key: finding for finding in ask(check, keys, view)}
             return [
-                key
-                for key in keys
-                if list(ask(check, [key], view)) != [f for f in everything.values() if f.key == key]
+                key for key in keys if list(ask(check, [key], view)) != [f for f in everything.values() if f.key == key]
             ] + [key for key in named.keys() | everything.keys() if named.get(key) != everything.get(key)]
 
     def expected(self, check: Check) -> dict[str, Verdict]:

@@ -22,14 +22,14 @@ def template(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "0.22.2",
         [
             call("create_session", "chat-1", "cli"),
-            call("append_message", "chat-1", "user", "a private word"),
+            call("append_message", "chat-1", "assistant", "a private word"),
             call("set_session_title", "chat-1", "a private title"),
             call("end_session", "chat-1", "compression"),
             call("create_session", "chat-2", "cli", parent_session_id="chat-1"),
-            call("append_message", "chat-2", "user", "another private word"),
+            call("append_message", "chat-2", "assistant", "another private word"),
             call("end_session", "chat-2", "cli_close"),
             call("create_session", "lonely", "cli"),
-            call("append_message", "lonely", "user", "a private word"),
+            call("append_message", "lonely", "assistant", "a private word"),
             call("end_session", "lonely", "cli_close"),
         ],
     )

@@ -83,7 +83,7 @@ class Patient:
         """The same command finishes: all is mended, and the journal says what is in the store."""
         done = self.fix()
         assert done.code == 0, (done.out, done.err)
-        assert done.json()["left"] == 0
+        assert done.json()["mendable"] == 0
         scan = self.doctors.run("scan", self.home.path, "--json", "--fail-on", "never")
         left = {(each["check"], each["fix"]) for each in scan.json()["findings"]}
         assert not [each for each in left if each[1] != "none"], left

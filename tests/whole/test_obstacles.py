@@ -286,7 +286,7 @@ def test_a_hermes_that_comes_midway_stops_the_work(sick: Home, state: dict[str, 
     assert turns == [f"turn {n}" for n in range(len(waits))]
     assert agreement(sick) == []
     code, rest = fix(sick, state)
-    assert (code, rest["left"]) == (0, 0)
+    assert (code, rest["mendable"]) == (0, 0)
     assert rest["fixed"] > 0
     take_back_all(sick, state)
     # What the guest wrote stays, and in the index too; nothing else differs.
@@ -311,7 +311,7 @@ def test_the_second_doctor_is_sent_away(sick: Home, state: dict[str, str]) -> No
         assert "is at work on this store" in json.loads(plan.stdout)["databases"][0]["would_be_refused"]
         work.go_on()
         code, said = work.ended()
-        assert (code, said["left"]) == (0, 0), said["reason"]
+        assert (code, said["mendable"]) == (0, 0), said["reason"]
     assert fix(sick, state)[1]["outcome"] == "nothing-to-do"
 
 
