@@ -50,6 +50,9 @@ PLANNED, RESTORED, CHANGED_SINCE, FAILED = "planned", "restored", "changed-since
 #: Which row it is: its table, and the cells of its key.
 _Row = tuple[str, tuple[Cell, ...]]
 
+#: Columns of messages that triggers fill and move (0.21.5 on; the last from 0.22.2).
+_MOVED = ("display_identity", "display_order", "message_uid")
+
 #: How often columns that a trigger moved are set right before a transaction is given up.
 _SETTINGS_RIGHT = 3
 
@@ -316,6 +319,7 @@ def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange], lef
         i for change in ours if change.table.lower() == "messages" and isinstance(i := change.key.get("id"), int)
     ]
     wrong_before = set(check_rows(connection, shape, messages))
+    images = [_with_what_triggers_move(connection, shape, change) for change in ours]
     with kept_in_step(connection, writer.view, _sessions_that_an_index_sees(ours)):
         # Parents first where rows come back, so that triggers that look at the session find it.
         for change in sorted(ours, key=lambda change: (change.op is not Op.DELETE, change.table.lower() != "sessions")):
@@ -323,7 +327,7 @@ def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange], lef
                 _restore(connection, change)
             except apsw.ConstraintError as error:
                 raise CannotRestoreError(f"another row stands in its way ({error})", [change]) from error
-        _set_right(connection, ours)
+        _set_right(connection, images)
     for change in ours:
         if change.before:
             dangles = newly_dangling(connection, change.table, {**change.key, **change.before}, entry.dangling)
@@ -372,6 +376,18 @@ def _restore(connection: apsw.Connection, change: RowChange) -> None:
         connection.execute(f"UPDATE {table} SET {assigned} WHERE {where}", (*change.before.values(), *values))
     if connection.changes() != 1:
         raise CannotRestoreError(f"a row of {change.table} changed while it was put back")
+
+
+def _with_what_triggers_move(connection: apsw.Connection, shape: Shape, change: RowChange) -> RowChange:
+    """Return the change with what else its row is to hold afterwards: columns that a trigger moves when it comes back.
+
+    The run had not moved them: a row of an older release that no display had read yet has none of them (0.21.5 on).
+    """
+    columns = [name for name in _MOVED if shape.has("messages", name) and name not in change.before]
+    if change.table.lower() != "messages" or change.op is not Op.UPDATE or not columns:
+        return change
+    held = read_row(connection, change.table, change.key, columns)
+    return replace(change, before={**(held or {}), **change.before})
 
 
 def _set_right(connection: apsw.Connection, changes: Iterable[RowChange]) -> None:

@@ -86,6 +86,16 @@ def test_a_place_in_the_display_comes_back(home: Home, oracle: None) -> None:
     assert difference(before, back) == []
 
 
+def test_a_row_that_no_display_has_read_comes_back_without_a_place(home: Home, oracle: None) -> None:
+    """A trigger of 0.21.5 on gives it one when it comes back."""
+    compacted(home, "0.20.6", 2)
+    home.run("0.22.2", [call("get_session", "s")])
+    before, after, back = there_and_back(Patient(home.store, home.path), CHECK, FIX, image_of)
+    assert {row["display_order"] for row in before.table("messages")} == {None}
+    assert difference(before, after) != []
+    assert difference(before, back) == []
+
+
 def test_the_newest_release_goes_on_compacting(home: Home, oracle: None) -> None:
     """It finds a store such as it leaves itself."""
     compacted(home, "0.20.6", 2)
