@@ -14,9 +14,9 @@ How it decides
 Counted are active rows, whatever their role, and the entries of their `tool_calls`. Up to 0.20.0
 `/undo` took rows out and left the counters as they were, so with A active and R rewound rows
 anything from A to A + R is right, in every schema; rows that a compaction put away count for
-nothing. Below A is a warning; it stays one where the count is 0, since nothing is lost yet. Above
-A + R is a note: bringing rewound rows back in 0.20.6 does that. NULL is a warning where there is
-something to count, else a note. `tool_calls` in a string of JSON may count as one call or as its
+nothing. Below A is a warning, and stays one where the count is 0, since nothing is lost yet: 0.20.6
+leaves it so when rewound rows are brought back. Above A + R is a note. NULL is a warning where
+there is something to count, else a note. `tool_calls` in a string of JSON may count as one call or as its
 length for as long as they are in there: that is double-encoded's to mend. Where a cell of
 `tool_calls` is no JSON at all, that counter is not judged.
 
