@@ -16,8 +16,8 @@ Counted are active rows, whatever their role, and the entries of their `tool_cal
 anything from A to A + R is right, in every schema; rows that a compaction put away count for
 nothing. Below A is a warning, and stays one where the count is 0, since nothing is lost yet: 0.20.6
 leaves it so when rewound rows are brought back. Above A + R is a note. NULL is a warning where
-there is something to count, else a note. `tool_calls` in a string of JSON may count as one call or as its
-length for as long as they are in there: that is double-encoded's to mend. Where a cell of
+there is something to count, else a note. `tool_calls` in a string of JSON may count as one call or
+as its length for as long as they are in there: that is double-encoded's to mend. Where a cell of
 `tool_calls` is no JSON at all, that counter is not judged.
 
 While somebody has the store open, sessions used within five minutes are passed over.
