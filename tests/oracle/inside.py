@@ -26,7 +26,12 @@ def _gateway(driver: Any) -> Any:
     if store is None:
         session = importlib.import_module("gateway.session")
         config = importlib.import_module("gateway.config")
-        store = session.SessionStore(driver.home / "sessions", config.GatewayConfig())
+        settings = config.GatewayConfig()
+        # Up to 0.20.6 also at four in the morning, every day: what is tested must not hang on the hour.
+        policy = getattr(settings, "default_reset_policy", None)
+        if policy is not None and policy.mode in ("both", "daily"):
+            policy.mode = "idle"
+        store = session.SessionStore(driver.home / "sessions", settings)
         driver.gateway = store
         driver.closers.append(lambda: _close_gateway(driver))
     return store

@@ -69,7 +69,7 @@ def test_a_writer_beside_a_long_scan(home: Home, version: str, mode: str) -> Non
     assert scan.held == "yes"
     assert scan.consistent is False
     # That this Python's SQLite should not write to a WAL store may be said, and is so.
-    assert {finding.check for finding in scan.findings} <= {"sqlite-runtime"}
+    assert {finding.check for finding in scan.findings if finding.severity > Severity.INFO} <= {"sqlite-runtime"}
     scan.findings.close()
     # Many turns, all of them stored, none that waited.
     assert len(waits) > SCAN_SECONDS
