@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 
 from checks import CHECKS
 from hermes_doctor.engine.scan import ScanOptions, scan_store
 from hermes_doctor.host.homes import StoreRef
+from tests.disks import small_disk
 from tests.oracle.history import held_cli
 from tests.oracle.releases import CHAINS, RELEASES, Release
 from tests.oracle.templates import LivedIn
@@ -57,6 +62,19 @@ def test_a_row_of_a_living_process_is_left_alone(lived_in: LivedIn, release: Rel
     assert left["held"] == "no"
     found = {f["session"]: f["check"] for f in left["findings"] if f["severity"] != "info"}
     assert found == {session: "open-zombies"}
+
+
+@pytest.mark.parametrize("version", ["0.13.0", "0.22.2"])
+def test_a_healthy_home_on_a_disk_that_is_nearly_full_is_silent(
+    lived_in: LivedIn, version: str, tmp_path: Path
+) -> None:
+    home = lived_in(version).home
+    with small_disk(tmp_path / "disk", 64 << 20) as disk:
+        moved = Path(shutil.copytree(home.path, disk / "home", symlinks=True))
+        room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        (disk / "filler").write_bytes(bytes(room - (256 << 10)))
+        (database,) = scan(moved, codes=(0,))
+        assert [f for f in database["findings"] if f["severity"] != "info"] == []
 
 
 @pytest.mark.parametrize("life", LIVES, ids="→".join)
