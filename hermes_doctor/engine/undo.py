@@ -52,6 +52,8 @@ _Row = tuple[str, tuple[Cell, ...]]
 
 #: Columns of messages that triggers fill and move (0.21.5 on; the last from 0.22.2).
 _MOVED = ("display_identity", "display_order", "message_uid")
+#: Columns of which a message's identity in the display is made: where one comes back, a trigger empties it, rightly.
+_IDENTITY = frozenset({"role", "content", "timestamp", "tool_call_id", "tool_calls", "tool_name", "display_kind"})
 
 #: How often columns that a trigger moved are set right before a transaction is given up.
 _SETTINGS_RIGHT = 3
@@ -385,6 +387,8 @@ def _with_what_triggers_move(connection: apsw.Connection, shape: Shape, change: 
     """
     columns = [name for name in _MOVED if shape.has("messages", name) and name not in change.before]
     if change.table.lower() != "messages" or change.op is not Op.UPDATE or not columns:
+        return change
+    if not _IDENTITY.isdisjoint(change.before):
         return change
     held = read_row(connection, change.table, change.key, columns)
     return replace(change, before={**(held or {}), **change.before})
