@@ -9,20 +9,40 @@ the file unreadable for 0.22.2; to older releases the last one counts (all execu
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 _LARGEST = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
+class ConfigFile:
+    """One ``config.yaml``, the home's own or an administrator's.
+
+    ``there``: whether there is such a file. ``broken``: why hermes cannot read it, None where it can. ``doubled``:
+    whether a key is given twice. ``section``: what stands under ``sessions``, be it a mapping or not.
+    """
+
+    there: bool = True
+    broken: str | None = None
+    doubled: bool = False
+    section: object = None
+
+    @property
+    def values(self) -> dict[str, object]:
+        """What the section holds; nothing where it is no mapping."""
+        return {str(name): value for name, value in self.section.items()} if isinstance(self.section, dict) else {}
+
+
+@dataclass(frozen=True)
 class SessionsConfig:
     """What a home's ``config.yaml`` says of sessions.
 
-    ``there``: whether there is such a file. ``broken``: why hermes cannot read it, None where it can. ``doubled``:
-    whether a key is given twice. ``mapping``: whether the section, if there is one, is a mapping as it must be.
-    ``values``: what it holds; an administrator's file is laid over it, as hermes does.
+    ``there``, ``broken``, ``doubled``: of the home's own file. ``mapping``: whether the section, if there is one, is a
+    mapping as it must be. ``values``: what it holds; an administrator's file is laid over it, as hermes does.
     """
 
     there: bool = True
@@ -38,13 +58,16 @@ def read_sessions_config(home: Path) -> SessionsConfig | None:
     That is: a file that we may not read, no file at all but something else of that name, or of absurd size.
     """
     try:
-        own = _read(home / "config.yaml")
-        managed = _read(Path(os.environ.get("HERMES_MANAGED_DIR", "").strip() or "/etc/hermes") / "config.yaml")
+        own, managed = read_config_files(home)
     except (OSError, ValueError):
         return None
-    if own.broken or managed.broken or not own.mapping or not managed.mapping:
-        return own if own.broken or not managed.broken else None
-    return SessionsConfig(own.there, None, own.doubled, values={**own.values, **managed.values})
+    if own.broken:
+        return SessionsConfig(broken=own.broken)
+    if managed.broken:
+        return None
+    if own.section and not isinstance(own.section, dict):
+        return SessionsConfig(doubled=own.doubled, mapping=False)
+    return SessionsConfig(own.there, doubled=own.doubled, values={**own.values, **managed.values})
 
 
 def has_good_copy(home: Path) -> bool:
@@ -55,14 +78,31 @@ def has_good_copy(home: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> SessionsConfig:
-    """Read one file. Raises OSError where it cannot be read, ValueError where it is no plausible file."""
+def read_config_files(home: Path) -> tuple[ConfigFile, ConfigFile]:
+    """Read a home's own config, and an administrator's (``$HERMES_MANAGED_DIR``, else ``/etc/hermes``; 0.17 on).
+
+    Raises OSError where one cannot be read, ValueError where one is no plausible file.
+    """
+    managed = Path(os.environ.get("HERMES_MANAGED_DIR", "").strip() or "/etc/hermes")
+    return _read(home / "config.yaml"), _read(managed / "config.yaml")
+
+
+def _read(path: Path) -> ConfigFile:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ConfigFile(there=False)
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+        raise ValueError("not a configuration file of plausible size")
+    return _parsed(path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@lru_cache(maxsize=32)
+def _parsed(path: Path, *_moment: int) -> ConfigFile:
+    """Parse a file, once for each state of it: that takes longer than all else that is done with it."""
     import yaml
 
-    if not os.path.lexists(path):
-        return SessionsConfig(there=False)
-    if not path.is_file() or path.stat().st_size > _LARGEST:
-        raise ValueError("not a configuration file of plausible size")
     doubled = False
 
     class Loader(yaml.SafeLoader):
@@ -78,16 +118,14 @@ def _read(path: Path) -> SessionsConfig:
         loaded = yaml.load(path.read_text(encoding="utf-8-sig"), Loader)  # a SafeLoader that notes one thing more
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        return SessionsConfig(broken=f"it has an error{line}")
+        return ConfigFile(broken=f"it has an error{line}")
     except (yaml.YAMLError, RecursionError):
-        return SessionsConfig(broken="it is no YAML")
+        return ConfigFile(broken="it is no YAML")
     except UnicodeDecodeError:
-        return SessionsConfig(broken="it is no UTF-8")
-    except ValueError:
-        return SessionsConfig(broken="it holds a value that cannot be")
+        return ConfigFile(broken="it is no UTF-8")
+    except (ValueError, LookupError, AttributeError):
+        # The last two are what PyYAML raises for a value that is not of the type that its tag says.
+        return ConfigFile(broken="it holds a value that cannot be")
     if loaded is not None and not isinstance(loaded, dict):
-        return SessionsConfig(broken="its top level is no mapping")
-    section = (loaded or {}).get("sessions")
-    if section is not None and not isinstance(section, dict):
-        return SessionsConfig(doubled=doubled, mapping=not section)
-    return SessionsConfig(doubled=doubled, values={str(name): value for name, value in (section or {}).items()})
+        return ConfigFile(broken="its top level is no mapping")
+    return ConfigFile(doubled=doubled, section=(loaded or {}).get("sessions"))

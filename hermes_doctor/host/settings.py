@@ -7,12 +7,10 @@ read.
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
-_LARGEST = 8 * 1024 * 1024
+from hermes_doctor.host.config_file import ConfigFile, read_config_files
 
 
 @dataclass(frozen=True)
@@ -34,16 +32,12 @@ NO_SETTINGS = Settings(read=False)
 
 
 def read_settings(home: Path) -> Settings:
-    """Read a home's settings; never raises.
-
-    An administrator's ``config.yaml`` (``$HERMES_MANAGED_DIR``, else ``/etc/hermes``; 0.17 and newer) is laid over
-    the home's own key by key, as hermes does.
-    """
+    """Read a home's settings, an administrator's laid over them key by key as hermes does; never raises."""
     try:
-        own = _sessions_section(home / "config.yaml")
-        managed_folder = Path(os.environ.get("HERMES_MANAGED_DIR", "").strip() or "/etc/hermes")
-        managed = managed_folder / "config.yaml"
-        section = {**own, **(_sessions_section(managed) if managed.exists() else {})}
+        own, managed = read_config_files(home)
+        if not own.there or not (_is_plain(own) and _is_plain(managed)):
+            return NO_SETTINGS
+        section = {**own.values, **managed.values}
         return Settings(
             read=True,
             auto_prune=_flag(section.get("auto_prune")),
@@ -51,41 +45,13 @@ def read_settings(home: Path) -> Settings:
             max_resume_messages=_limit(section.get("max_resume_messages")),
             max_export_messages=_limit(section.get("max_export_messages")),
         )
-    except (OSError, ValueError, OverflowError, RecursionError):
+    except (OSError, ValueError, OverflowError):
         return NO_SETTINGS
 
 
-def _sessions_section(path: Path) -> dict[Hashable, object]:
-    """Return the section ``sessions`` of a YAML file. Raises OSError, or ValueError for anything odd."""
-    import yaml
-
-    if path.stat().st_size > _LARGEST or not path.is_file():
-        raise ValueError("not a configuration file of plausible size")
-
-    class Loader(yaml.SafeLoader):
-        """A key that is given twice means one thing to one release and another to the next: it is odd."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if len(set(keys)) != len(keys):
-                raise ValueError("a key is given twice")
-            return super().construct_mapping(node, deep)
-
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        loaded = yaml.load(text, Loader)  # a SafeLoader with one more check
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
-        raise ValueError("the top level is no mapping")
-    section = loaded.get("sessions")
-    if section is None:
-        return {}
-    if not isinstance(section, dict):
-        raise ValueError("the section is no mapping")
-    return section
+def _is_plain(config: ConfigFile) -> bool:
+    """Whether a file means the same to every release: a key given twice means one thing to one and not to another."""
+    return config.broken is None and not config.doubled and isinstance(config.section, dict | None)
 
 
 def _flag(value: object) -> bool | None:

@@ -26,6 +26,9 @@ TEXTS: dict[str, tuple[bytes, bool, dict[str, object]]] = {
     "a tab": (b"sessions:\n\tauto_prune: false\n", False, {}),
     "a list": (b"- sessions\n", False, {}),
     "no UTF-8": (b"sessions: {auto_prune: false}\nx: \xff\n", False, {}),
+    "no such bool": (b"sessions: {auto_prune: false}\nx: !!bool maybe\n", False, {}),
+    "no such int": (b"sessions: {auto_prune: false}\nx: !!int ''\n", False, {}),
+    "no such time": (b"sessions: {auto_prune: false}\nx: !!timestamp never\n", False, {}),
     "an object": (b"sessions: !!python/object/apply:os.getcwd []\n", False, {}),
 }
 

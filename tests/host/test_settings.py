@@ -92,6 +92,9 @@ def test_limits_are_taken_as_hermes_takes_them(tmp_path: Path, written: str, tak
         "sessions: !!python/object/apply:os.system [reboot]\n",
         "a: &a [*a]\nsessions: *b\n",
         b"\xff\xfe\x00",
+        "x: !!bool maybe\n",
+        "x: !!int ''\n",
+        "x: !!timestamp never\n",
         "x: " + "[" * 5000,
     ],
 )
