@@ -9,10 +9,12 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_doctor.host.bundle import Bundle
+from hermes_doctor.host.upstream import printable
 
 _PROC = Path("/proc")
 _DELETED = " (deleted)"
@@ -75,9 +77,9 @@ def openers(bundle: Bundle, *, any_program: bool = True) -> list[Opener]:
     return sorted(found, key=lambda each: each.pid)
 
 
-def without_files(bundle: Bundle, *, any_program: bool = True) -> list[Opener]:
-    """Return the openers of files of the store that were deleted, and not by themselves as they close it."""
-    found = [each for each in openers(bundle, any_program=any_program) if each.deleted]
+def without_files(found: Iterable[Opener], bundle: Bundle) -> list[Opener]:
+    """Return those of a store's openers whose files were deleted, and not by themselves as they close it."""
+    found = [each for each in found if each.deleted]
     if not found:
         return []
     time.sleep(_CLOSING_SECONDS)
@@ -147,6 +149,7 @@ def _writes(fdinfo: Path) -> bool:
 
 def _name(process: Path) -> str:
     try:
-        return (process / "comm").read_text(errors="replace").strip() or "?"
+        # Whoever runs as this user gives itself any name, and it is told to a terminal.
+        return printable((process / "comm").read_text(errors="replace").strip()) or "?"
     except OSError:
         return "?"

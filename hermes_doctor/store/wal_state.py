@@ -6,6 +6,7 @@ import enum
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from hermes_doctor.host.bundle import Bundle, StoreProblem, inspect, sidecar
@@ -81,7 +82,7 @@ def faults_of_wreck(path: Path) -> Iterator[LogFault]:
         if size is not None and size > LOG_HEADER_BYTES:
             yield LogFault(Fault.WIPED if _size(store) else Fault.ORPHANED, log.name, store, bytes=size)
         return
-    yield from _faults(_Seen(bundle, "unknown", bundle.real_path, lambda: openers(bundle)))
+    yield from _faults(_Seen(bundle, "unknown", bundle.real_path, cache(lambda: openers(bundle))))
 
 
 def openers_of(view: StoreView) -> list[Opener]:
@@ -123,7 +124,8 @@ def _faults(seen: _Seen) -> Iterator[LogFault]:
 def _of_deleted(seen: _Seen) -> Iterator[LogFault]:
     bundle = seen.bundle
     # Where nobody has this file open, somebody may still have the one that was there before it; hermes is a Python.
-    retired = without_files(bundle, any_program=seen.held != "no")
+    looked_at = seen.openers() if seen.held != "no" else openers(bundle, any_program=False)
+    retired = without_files(looked_at, bundle)
     writers = tuple(each for each in retired if each.store.writes)
     readers = tuple(each for each in retired if not each.store.writes)
     pids = {each.pid for each in retired}

@@ -46,7 +46,7 @@ def test_a_writer_with_its_files(bundle: Bundle) -> None:
             assert file is not None
             assert file.writes
             assert Path(writer.descriptor(file)).samefile(path)
-        assert without_files(bundle) == []
+        assert without_files(openers(bundle), bundle) == []
 
 
 def test_deleted_files_are_those_that_have_no_name(bundle: Bundle) -> None:
@@ -54,7 +54,9 @@ def test_deleted_files_are_those_that_have_no_name(bundle: Bundle) -> None:
         bundle.shm_path.unlink()
         bundle.wal_path.unlink()
         with waiting(WRITES, bundle.path) as newer:
-            assert [(each.pid, each.deleted) for each in without_files(bundle)] == [(pid, ("-wal", "-shm"))]
+            assert [(each.pid, each.deleted) for each in without_files(openers(bundle), bundle)] == [
+                (pid, ("-wal", "-shm"))
+            ]
             assert {each.pid for each in openers(bundle)} == {pid, newer}
 
 
@@ -62,7 +64,8 @@ def test_a_store_that_was_replaced_is_known_by_its_path(bundle: Bundle, tmp_path
     (tmp_path / "new").write_bytes(bundle.path.read_bytes())
     with waiting(WRITES, bundle.path) as pid:
         (tmp_path / "new").rename(bundle.path)
-        [opener] = without_files(inspect(bundle.path), any_program=False)
+        there = inspect(bundle.path)
+        [opener] = without_files(openers(there, any_program=False), there)
         assert (opener.pid, opener.deleted) == (pid, ("",))
         assert opener.store.inode == bundle.inode
 
@@ -74,7 +77,7 @@ def test_a_store_that_is_known_by_another_path_is_known_by_its_inode(bundle: Bun
     elsewhere.hardlink_to(bundle.path)
     with waiting(WRITES, elsewhere) as pid:
         elsewhere.with_name("state.db-wal").unlink()
-        assert [(each.pid, each.deleted) for each in without_files(bundle)] == [(pid, ("-wal",))]
+        assert [(each.pid, each.deleted) for each in without_files(openers(bundle), bundle)] == [(pid, ("-wal",))]
 
 
 def test_another_store_is_waiting(bundle: Bundle, tmp_path: Path) -> None:
@@ -94,7 +97,7 @@ def test_who_just_closes_it_is_not_told(bundle: Bundle) -> None:
     )
     with waiting(closing, bundle.path) as pid:
         assert [(each.pid, each.deleted) for each in openers(bundle)] == [(pid, ("-wal",))]
-        assert without_files(bundle) == []
+        assert without_files(openers(bundle), bundle) == []
 
 
 def test_programs_that_are_no_python_can_be_left_out(bundle: Bundle) -> None:
