@@ -12,11 +12,17 @@ from __future__ import annotations
 import enum
 from pathlib import Path
 
-from hermes_doctor.host.upstream import RECOVER_SINCE, hermes_command, quoted
+from hermes_doctor.host.upstream import (
+    RECOVER_SCHEMA,
+    RECOVER_SINCE,
+    REPAIR_SCHEMA,
+    hermes_command,
+    inspection,
+    quoted,
+)
 
-#: The first release with ``sessions repair``, and the schema versions of the two first releases.
+#: The first release with ``sessions repair``.
 _REPAIR_SINCE = "0.17"
-_REPAIR_SCHEMA, _RECOVER_SCHEMA = 16, 25
 
 
 class Loss(enum.Enum):
@@ -56,13 +62,13 @@ def way_out(loss: Loss, path: Path, schema_version: int | None = None, profile: 
         salvage = f"{hermes or 'hermes'} sessions recover --source {quoted(path)} --output {into} --allow-partial"
         return f"{salvage} (hermes {_SALVAGE_SINCE} or newer, with the sqlite3 shell)"
     recover = _with_need(
-        f"{hermes or 'hermes'} sessions recover --source {quoted(path)} --inspect-only",
+        inspection(hermes or "hermes", path),
         RECOVER_SINCE,
-        upgrade=schema_version is not None and schema_version < _RECOVER_SCHEMA,
+        upgrade=schema_version is not None and schema_version < RECOVER_SCHEMA,
     )
     if loss is Loss.ROWS or hermes is None:
         return recover
-    since, schema = (RECOVER_SINCE, _RECOVER_SCHEMA) if loss is Loss.INDEX else (_REPAIR_SINCE, _REPAIR_SCHEMA)
+    since, schema = (RECOVER_SINCE, RECOVER_SCHEMA) if loss is Loss.INDEX else (_REPAIR_SINCE, REPAIR_SCHEMA)
     upgrade = schema_version is not None and schema_version < schema
     return f"{_with_need(f'{hermes} sessions repair', since, upgrade=upgrade)}; and if it cannot: {recover}"
 

@@ -11,8 +11,8 @@ from hermes_doctor.host.homes import default_home, home_of, profile_of, real
 #: Releases below this lack the command (facts of the released wheels).
 RECOVER_SINCE = "0.20"
 #: Schema version of the first release with each command; a store below it was last written by an older one.
-_REPAIR_SCHEMA = 16
-_RECOVER_SCHEMA = 25
+REPAIR_SCHEMA = 16
+RECOVER_SCHEMA = 25
 _OPTIMIZE_SCHEMA = 14
 _OPTIMIZE_STORAGE_SCHEMA = 25
 
@@ -51,6 +51,14 @@ def hermes_command(path: Path, profile: str | None = None) -> str | None:
     return f"HERMES_HOME={quoted(home)} hermes"
 
 
+def inspection(hermes: str, store: Path) -> str:
+    """Return the command that looks what can be salvaged of any store file, changing nothing (0.20 on).
+
+    ``hermes``: how to call it.
+    """
+    return f"{hermes} sessions recover --source {quoted(store)} --inspect-only"
+
+
 def for_damage(path: Path, schema_version: int | None = None, profile: str | None = None) -> str:
     """Return what to type for a damaged store, as one line.
 
@@ -58,13 +66,13 @@ def for_damage(path: Path, schema_version: int | None = None, profile: str | Non
     file is no home's own store, only ``recover`` applies, which takes a path.
     """
     hermes = hermes_command(path, profile)
-    recover = f"{hermes or 'hermes'} sessions recover --source {quoted(path)} --inspect-only"
-    old = schema_version is not None and schema_version < _RECOVER_SCHEMA
+    recover = inspection(hermes or "hermes", path)
+    old = schema_version is not None and schema_version < RECOVER_SCHEMA
     need = f"upgrade hermes to {RECOVER_SINCE} or newer first" if old else f"hermes {RECOVER_SINCE} or newer"
     if hermes is None:
         return f"{recover} ({need})"
     repair = f"{hermes} sessions repair --check-only"
-    if schema_version is not None and schema_version < _REPAIR_SCHEMA:
+    if schema_version is not None and schema_version < REPAIR_SCHEMA:
         return f"{need}, then: {repair}; and if that fails: {recover}"
     return f"{repair}; and if that fails: {recover} ({need})"
 

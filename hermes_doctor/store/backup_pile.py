@@ -20,7 +20,7 @@ from pathlib import Path
 from hermes_doctor.host.bundle import refuse_if_open_here
 from hermes_doctor.host.nearby import Kind, Nearby, around
 from hermes_doctor.host.room import free_bytes
-from hermes_doctor.host.upstream import hermes_command, quoted
+from hermes_doctor.host.upstream import hermes_command, inspection
 from hermes_doctor.store.cells import Key
 from hermes_doctor.store.view import StoreView
 
@@ -112,7 +112,7 @@ def ledger_name(store: Path) -> str:
 
 def salvage(store: Path, profile: str | None = None) -> str:
     """Return the command that looks what can be salvaged of a store, changing nothing."""
-    return f"{hermes_command(store, profile) or 'hermes'} sessions recover --source {quoted(store)} --inspect-only"
+    return inspection(hermes_command(store, profile) or "hermes", store)
 
 
 def compare(view: StoreView, keys: Sequence[Key] | None = None) -> Comparison:

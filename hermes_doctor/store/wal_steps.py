@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hermes_doctor.host.bundle import sidecar
 from hermes_doctor.host.openers import Opener
-from hermes_doctor.host.upstream import RECOVER_SINCE, hermes_command, quoted
+from hermes_doctor.host.upstream import RECOVER_SINCE, hermes_command, inspection, quoted
 from hermes_doctor.store.wal_state import Fault, LogFault
 
 #: First release with `hermes sessions set-journal-mode`.
@@ -180,4 +180,4 @@ def _short(path: Path, folder: Path) -> str:
 
 
 def _look_into(store: Path, hermes: str) -> str:
-    return f"{hermes} sessions recover --source {quoted(store)} --inspect-only (hermes {RECOVER_SINCE} or newer)"
+    return f"{inspection(hermes, store)} (hermes {RECOVER_SINCE} or newer)"
