@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hermes_doctor.host.processes import pid_namespace
+
 DOCTOR_LOCK = "doctor.lock"
 #: Taken by hermes from 0.21.5 on for its own pruning and vacuuming, without waiting.
 MAINTENANCE_SUFFIX = ".auto-maintenance.lock"
@@ -99,7 +101,7 @@ def holder_record() -> dict[str, object]:
     return {
         "acquired_at": time.time(),
         "pid": os.getpid(),
-        "pidns": _pid_namespace(),
+        "pidns": pid_namespace(),
         "start_ticks": _start_ticks(os.getpid()),
     }
 
@@ -199,7 +201,7 @@ def _holder(descriptor: int, who: str, somebody: str) -> str:
         recorded, namespace = record.get("pid"), record.get("pidns")
         if not isinstance(recorded, int):
             return somebody
-        if namespace is not None and namespace != _pid_namespace():
+        if namespace is not None and namespace != pid_namespace():
             return f"{somebody} (process {recorded} of another container)"
         pid = recorded
     return f"process {pid} ({who if who == 'doctor' else _name(pid)})"
@@ -237,15 +239,6 @@ def _name(pid: int) -> str:
     except OSError:
         return "hermes"
     return "".join(c if c.isprintable() else "?" for c in name) or "hermes"
-
-
-def _pid_namespace() -> str | None:
-    """Return the number of this process's pid namespace as hermes writes it: digits, as text."""
-    try:
-        match = re.search(r"\[(\d+)\]", str(Path("/proc/self/ns/pid").readlink()))
-    except OSError:
-        return None
-    return match.group(1) if match else None
 
 
 def _start_ticks(pid: int) -> int | None:
