@@ -37,6 +37,7 @@ from hermes_doctor.engine.transaction import (
     mend_rows,
 )
 from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
+from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
 from hermes_doctor.store.cells import quote
@@ -243,8 +244,7 @@ class _Run:
         self.looked_at = now
         others = writer.others()
         if others:
-            names = ", ".join(f"{holder.name} (pid {holder.pid})" for holder in others)
-            self.stop.ask(f"{names} opened the store meanwhile")
+            self.stop.ask(f"{named(others)} opened the store meanwhile")
 
     def _conclude(self) -> None:
         """Note how the run ended, leave the store tidy, and look at what is left."""

@@ -21,9 +21,8 @@ from hermes_doctor.engine.plan import Outcome
 from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
 from hermes_doctor.engine.stopping import Stop, Stopped
 from hermes_doctor.host.bundle import Bundle, Condition
-from hermes_doctor.host.holders import find_holding
+from hermes_doctor.host.holders import named, others_at
 from hermes_doctor.host.homes import StoreRef
-from hermes_doctor.host.lease import LeaseRefusal
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
 from hermes_doctor.host.upstream import for_damage, printable, quoted
 from hermes_doctor.store.cells import quote
@@ -234,7 +233,7 @@ class _Work:
             self._check(connection, "checking", "VACUUM could spread the damage, nothing was changed")
             with self._watched(connection, "checking"):
                 before = _Sight.of(connection)
-            others = self._others()
+            others = named(others_at(self.bundle))
             if others:
                 raise Stopped(f"{others} opened the store meanwhile")
             self.result.before = self._extent(connection)
@@ -242,7 +241,7 @@ class _Work:
                 connection.execute("VACUUM")
             self.done = True
             if self.bundle.journal_mode == "wal":
-                alone = not self._others()
+                alone = not others_at(self.bundle)
                 mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if alone else apsw.SQLITE_CHECKPOINT_PASSIVE
                 # All is safe in the log: where it cannot be cut now, hermes does it later.
                 with suppress(apsw.Error):
@@ -255,11 +254,6 @@ class _Work:
         finally:
             connection.close()
         self.result.end("compacted", ExitCode.CLEAN)
-
-    def _others(self) -> str:
-        """Name who else has the store open, as far as can be seen: while we have it open, no lease tells."""
-        holders = find_holding(self.bundle, LeaseRefusal.UNAVAILABLE).holders
-        return ", ".join(f"{printable(holder.name)} (pid {holder.pid})" for holder in holders)
 
     def failed(self, error: OSError | apsw.Error) -> None:
         """Say what the machine, or SQLite, could not do."""

@@ -20,6 +20,7 @@ from hermes_doctor.engine.journal import FOLDER
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.scan import StoreScan
 from hermes_doctor.host.bundle import Bundle, Condition
+from hermes_doctor.host.holders import named
 from hermes_doctor.host.locks import doctor_at_work
 from hermes_doctor.host.room import free_bytes, same_filesystem
 from hermes_doctor.host.upstream import hermes_command, printable, quoted
@@ -157,7 +158,7 @@ def _held(scan: StoreScan, name: str) -> Iterator[str]:
         return
     hermes = hermes_command(scan.ref.path, scan.ref.profile) or "hermes"
     stop = f"stop it first ({hermes} gateway stop; close the CLI, the TUI and the desktop app), {_AGAIN}"
-    holders = ", ".join(f"{printable(holder.name)} (pid {holder.pid})" for holder in scan.holders)
+    holders = named(scan.holders)
     if holders:
         yield f"{holders} {'has' if len(scan.holders) == 1 else 'have'} {name} open: {stop}"
     elif scan.held == "yes":

@@ -38,6 +38,7 @@ from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.stopping import Stop
 from hermes_doctor.engine.transaction import Change
 from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
+from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
 from hermes_doctor.store.cells import Cell, Key, quote
@@ -225,7 +226,7 @@ def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, sto
         for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN]):
             others = writer.others()
             if others:
-                stop.ask(", ".join(f"{h.name} (pid {h.pid})" for h in others) + " opened the store meanwhile")
+                stop.ask(f"{named(others)} opened the store meanwhile")
             if stop:
                 break
             begun = time.monotonic()

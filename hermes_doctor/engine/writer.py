@@ -15,8 +15,8 @@ from hermes_doctor.engine.identity import identify
 from hermes_doctor.engine.journal import Journal
 from hermes_doctor.engine.scan import ScanOptions, StoreScan
 from hermes_doctor.host.bundle import Bundle
-from hermes_doctor.host.holders import Holder, find_holding
-from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
+from hermes_doctor.host.holders import Holder, others_at
+from hermes_doctor.host.lease import Lease, take_lease
 from hermes_doctor.host.settings import NO_SETTINGS, read_settings
 from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import read_shape
@@ -36,8 +36,7 @@ class Writer:
 
     def others(self) -> tuple[Holder, ...]:
         """Who else has the store open by now, as far as can be seen."""
-        # While we have it open for writing ourselves a lease says nothing.
-        return find_holding(self.bundle, LeaseRefusal.UNAVAILABLE).holders
+        return others_at(self.bundle)
 
     def identity(self) -> dict[str, Any]:
         """By what this store can be known again, and told from another one that lies in its place later."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hermes_doctor.host.bundle import Bundle
 from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
+from hermes_doctor.host.upstream import printable
 
 #: What the kernel always calls the pid namespace that the machine started with (PROC_PID_INIT_INO).
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
@@ -28,6 +29,11 @@ class Holder:
 
     pid: int
     name: str
+
+
+def named(holders: Iterable[Holder]) -> str:
+    """Name processes, with their pids, as one line that a terminal shows harmlessly."""
+    return ", ".join(f"{printable(holder.name)} (pid {holder.pid})" for holder in holders)
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,14 @@ class _Seen:
     holders: list[Holder]
     deleted_sidecar: bool = False
     blind: bool = False
+
+
+def others_at(bundle: Bundle) -> tuple[Holder, ...]:
+    """Return who else has a store open for writing that this process has open so itself, as far as can be seen.
+
+    A lease says nothing then.
+    """
+    return find_holding(bundle, LeaseRefusal.UNAVAILABLE).holders
 
 
 def find_holding(bundle: Bundle, lease: Lease | LeaseRefusal | None = None) -> Holding:

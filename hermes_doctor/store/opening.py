@@ -44,7 +44,7 @@ from hermes_doctor.host.bundle import (
     inspect,
     unreadable,
 )
-from hermes_doctor.host.holders import Holding, find_holding
+from hermes_doctor.host.holders import Holding, find_holding, named
 from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
 from hermes_doctor.host.upstream import for_damage, printable
 from hermes_doctor.store.cells import CODECS
@@ -527,10 +527,10 @@ def damage_of(
             Condition.UNREADABLE, f"reading {printable(path)} failed: {_said(error)}", "check the disk it is on"
         )
     if isinstance(error, apsw.BusyError | apsw.LockedError):
-        named = ", ".join(f"{each.name} (pid {each.pid})" for each in (holding.holders if holding else ()))
+        who = named(holding.holders) if holding else ""
         return StoreProblem(
             Condition.UNREADABLE,
-            f"{printable(path)} is locked by {named or 'another process'}",
+            f"{printable(path)} is locked by {who or 'another process'}",
             "try again in a moment; if it stays locked, stop hermes first",
         )
     if isinstance(error, apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError | apsw.ReadOnlyError):
