@@ -17,17 +17,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 import apsw
 
 from checks import CHECKS
-from fixes import FIXES
-from hermes_doctor.engine.cure import Fix
 from hermes_doctor.engine.defects import OthersDefectError
 from hermes_doctor.engine.model import Check, Finding, RelationRule, Rule, Safety
 from hermes_doctor.engine.rows import ask, find
 from hermes_doctor.store.cells import Key
 from hermes_doctor.store.view import StoreView
+
+if TYPE_CHECKING:
+    from hermes_doctor.engine.cure import Fix
 
 #: The entry-point group through which other packages bring checks.
 GROUP = "hermes_doctor.checks"
@@ -39,14 +41,22 @@ _FAMILY = "hermes-doctor-"
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All checks, in the order of reports, and the fixes by their check's name.
+    """All checks, in the order of reports.
 
-    ``problems``: one line for each check of another package that cannot be used, and why.
+    ``brought``: the fixes that other packages bring, by their check's name. ``problems``: one line for each check of
+    another package that cannot be used, and why.
     """
 
     checks: tuple[Check, ...]
-    fixes: dict[str, Fix]
+    brought: dict[str, Fix]
     problems: tuple[str, ...] = ()
+
+    @property
+    def fixes(self) -> dict[str, Fix]:
+        """All fixes by their check's name; ours are imported when they are asked for, which no scan does."""
+        from fixes import FIXES
+
+        return {fix.check: fix for fix in FIXES} | self.brought
 
     @property
     def names(self) -> list[str]:
@@ -62,7 +72,7 @@ class UnusableError(Exception):
 def catalogue() -> Catalogue:
     """Return all that can be looked for, computed once; what other packages bring is imported by this."""
     checks = list(CHECKS)
-    fixes = {fix.check: fix for fix in FIXES}
+    brought: dict[str, Fix] = {}
     problems: list[str] = []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
@@ -75,8 +85,8 @@ def catalogue() -> Catalogue:
             continue
         checks.append(check)
         if fix is not None:
-            fixes[check.name] = fix
-    return Catalogue(tuple(checks), fixes, tuple(problems))
+            brought[check.name] = fix
+    return Catalogue(tuple(checks), brought, tuple(problems))
 
 
 def _package(entry: EntryPoint) -> str:
@@ -88,6 +98,8 @@ def _load(entry: EntryPoint) -> tuple[Check, Fix | None]:
     prefix = re.sub(r"[-_.]+", "-", _package(entry)).lower().removeprefix(_FAMILY)
     if not entry.name.startswith(f"{prefix}/") or not _NAME.fullmatch(entry.name.removeprefix(f"{prefix}/")):
         raise UnusableError(f"its name has to be {prefix}/ and then words in lower case, with hyphens")
+    from hermes_doctor.engine.cure import Fix
+
     brought = entry.load()
     check, fix = brought if isinstance(brought, tuple) and len(brought) == 2 else (brought, None)
     if not isinstance(check, Check) or not isinstance(fix, Fix | None):

@@ -42,6 +42,12 @@ def test_the_list_of_heavy_modules_is_no_dead_letter(tmp_path: Path) -> None:
     assert "'apsw', 'tabulate', 'checks'" in done.stderr
 
 
+def test_a_scan_loads_no_fix(tmp_path: Path, damaged: Path) -> None:
+    done = doctor(tmp_path, "scan", damaged, command=(sys.executable, "-c", _LOADED))
+    assert "'checks'" in done.stderr
+    assert "'fixes'" not in done.stderr
+
+
 @pytest.mark.skipif(not _SCRIPTS, reason="the doctor is not installed into this environment")
 @pytest.mark.parametrize("script", _SCRIPTS)
 def test_both_installed_names_run_the_same(tmp_path: Path, damaged: Path, script: str) -> None:
