@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tabulate import tabulate
 
+from hermes_doctor.engine.model import FILES, INDEX
 from hermes_doctor.report.ink import Ink
 from hermes_doctor.report.words import counted, key_text, short_path, size, visible
 from hermes_doctor.store.cells import Key
@@ -26,7 +27,7 @@ _NAMED_HOLDERS = 3
 _NARROWEST = 12
 
 #: What one row of a table is called.
-_NOUNS = {"messages": "message"}
+_NOUNS = {"messages": "message", FILES: "file", INDEX: "search index"}
 
 
 @dataclass

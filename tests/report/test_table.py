@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes_doctor.engine.model import ExitCode, Safety, Severity
+from hermes_doctor.engine.model import FILES, INDEX, ExitCode, Safety, Severity
 from hermes_doctor.engine.scan import StoreScan
 from hermes_doctor.host.bundle import Condition
 from hermes_doctor.host.holders import Holder
@@ -145,6 +145,31 @@ def test_a_check_that_failed_is_named() -> None:
 def test_a_finding_of_a_message_names_message_and_session() -> None:
     text = printed(make_scan([make_finding(table="messages", key=42, session="s\x07")]))
     assert "message 42 of session s\\x07: it is odd." in text
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "said"),
+    [
+        (FILES, "state.db-wal", "file state.db-wal: it is odd."),
+        (INDEX, "messages_fts:0-2047", "search index messages_fts:0-2047: it is odd."),
+    ],
+)
+def test_what_is_no_row_is_called_what_it_is(table: str, key: str, said: str) -> None:
+    assert said in printed(make_scan([make_finding(table=table, key=key, session=None)]))
+
+
+def test_steps_stand_in_order_a_line_each_and_are_never_broken() -> None:
+    long = f"cp /proc/4711/fd/12 {'/a/long/way' * 12}/state.db-wal"
+    lines = printed(make_scan([make_finding(detail={"steps": ["stop\x1b hermes", long]})]), width=60).splitlines()
+    [first] = [place for place, line in enumerate(lines) if "1. stop" in line]
+    assert lines[first : first + 2] == ["    1. stop\\x1b hermes", f"    2. {long}"]
+
+
+def test_what_was_found_in_a_damaged_store_is_told_behind_what_to_do() -> None:
+    scan = make_scan([make_finding()])
+    scan.condition, scan.reason, scan.next_step = Condition.DAMAGED, "half of it is gone", "hermes sessions recover"
+    text = printed(scan)
+    assert 0 < text.index("half of it is gone") < text.index("hermes sessions recover") < text.index("it is odd")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
