@@ -36,9 +36,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
-
-import apsw
 
 from hermes_doctor.engine.model import Check, Detail, Finding, FoldRule, RelationRule, Safety, Severity, Told
 from hermes_doctor.store.cells import Cell, Key
@@ -62,9 +59,6 @@ NAME = "weights"
 #: Less than this, in bytes, is nothing to tell.
 WORTH_TELLING = MEBIBYTE
 
-#: What was added up in this process, by connection: to read all messages again, in one moment, would hold the store up.
-_added_up: WeakKeyDictionary[apsw.Connection, MessageLoads] = WeakKeyDictionary()
-
 
 @dataclass
 class _Messages:
@@ -84,14 +78,13 @@ def _told(shape: Shape) -> Told | None:
 
 
 def _start(view: StoreView) -> _Messages:
-    loads = _added_up[view.reader.connection] = MessageLoads()
-    return _Messages(loads)
+    # Findings are confirmed by the same sums: to read all messages again, in one moment, would hold the store up.
+    return _Messages(view.keep(weigh_messages, MessageLoads()))
 
 
 def _again(view: StoreView, keys: Sequence[Key]) -> Iterator[Finding]:
     if None in keys:
-        loads = _added_up.get(view.reader.connection)
-        yield from _of_messages(weigh_messages(view) if loads is None else loads)
+        yield from _of_messages(view.once(weigh_messages))
 
 
 def _of_messages(loads: MessageLoads) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ class StoreView:
     deep: bool = False
     damage: list[Exception] = field(default_factory=list)
     _memo: dict[Callable[..., object], object] = field(default_factory=dict, init=False)
+    _kept: dict[Callable[..., object], object] = field(default_factory=dict, init=False)
 
     @property
     def opened(self) -> Path:
@@ -61,9 +62,14 @@ class StoreView:
             self._memo[make] = make(self)
         return self._memo[make]  # type: ignore[return-value]  # keyed by the very function that made it
 
+    def keep(self, make: Callable[[StoreView], T], made: T) -> T:
+        """Let `once` return this for ``make``, even after `forget`: what is too much to be read a second time."""
+        self._memo[make] = self._kept[make] = made
+        return made
+
     def forget(self) -> None:
-        """Drop what `once` keeps: the store may have changed."""
-        self._memo.clear()
+        """Drop what `once` keeps, but for what it was told to `keep`: the store may have changed."""
+        self._memo = dict(self._kept)
 
     def idle_limit(self, seconds: float) -> float:
         """Return a check's own threshold in seconds, raised to the user's ``--idle`` where that is longer."""
