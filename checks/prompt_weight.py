@@ -31,47 +31,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hermes_doctor.engine.model import Check, Detail, Finding, RelationRule, Safety, Severity
+from hermes_doctor.engine.model import Check, Finding, RelationRule, Safety, Severity
+from hermes_doctor.engine.weighing import in_mebibytes, is_asked, weighed
 from hermes_doctor.store.cells import Key
-from hermes_doctor.store.prompts import MEBIBYTE, Weight, inline_prompts, unused_prompts
+from hermes_doctor.store.prompts import inline_prompts, unused_prompts
 from hermes_doctor.store.view import StoreView
 
 NAME = "prompt-weight"
 
-#: Less than this, in bytes, is nothing to tell.
-WORTH_TELLING = MEBIBYTE
-
 
 def _inline(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
+    if not is_asked(keys):
+        return
     weight = inline_prompts(view)
     holders = "1 session holds" if weight.count == 1 else f"{weight.count:,} sessions hold"
-    summary = f"{holders} {_size(weight)} of system prompts that the release would share"
-    yield from _finding("sessions", keys, weight, summary, {"column": "system_prompt", "distinct": weight.distinct})
+    summary = f"{holders} {in_mebibytes(weight.bytes)} of system prompts that the release would share"
+    detail = {"column": "system_prompt", "distinct": weight.distinct}
+    yield from weighed(NAME, "sessions", weight.count, weight.bytes, summary, detail)
 
 
 def _unused(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
-    weight = unused_prompts(view)
-    summary = f"no session uses {weight.count:,} of the shared system prompts ({_size(weight)})"
-    yield from _finding("system_prompts", keys, weight, summary, {"column": "prompt"})
-
-
-def _finding(table: str, keys: Sequence[Key] | None, weight: Weight, summary: str, detail: Detail) -> Iterator[Finding]:
-    """Give the one finding of a table, which has no key, if it weighs enough and is asked for."""
-    if weight.bytes < WORTH_TELLING or (keys is not None and None not in keys):
+    if not is_asked(keys):
         return
-    yield Finding(
-        check=NAME,
-        severity=Severity.INFO,
-        table=table,
-        key=None,
-        session=None,
-        summary=summary,
-        detail={"rows": weight.count, "bytes": weight.bytes, **detail},
-    )
-
-
-def _size(weight: Weight) -> str:
-    return f"{weight.bytes / MEBIBYTE:,.1f} MiB"
+    weight = unused_prompts(view)
+    summary = f"no session uses {weight.count:,} of the shared system prompts ({in_mebibytes(weight.bytes)})"
+    yield from weighed(NAME, "system_prompts", weight.count, weight.bytes, summary, {"column": "prompt"})
 
 
 CHECK = Check(

@@ -38,15 +38,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hermes_doctor.engine.model import Check, Detail, Finding, FoldRule, RelationRule, Safety, Severity, Told
+from hermes_doctor.engine.weighing import in_mebibytes, is_asked, weighed
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.clocks import DAY
 from hermes_doctor.store.hermes_command import hermes
-from hermes_doctor.store.prompts import MEBIBYTE
 from hermes_doctor.store.retention import retention
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 from hermes_doctor.store.weights import (
-    Load,
     MessageLoads,
     prunable,
     told_rows,
@@ -55,9 +54,6 @@ from hermes_doctor.store.weights import (
 )
 
 NAME = "weights"
-
-#: Less than this, in bytes, is nothing to tell.
-WORTH_TELLING = MEBIBYTE
 
 
 @dataclass
@@ -83,7 +79,7 @@ def _start(view: StoreView) -> _Messages:
 
 
 def _again(view: StoreView, keys: Sequence[Key]) -> Iterator[Finding]:
-    if None in keys:
+    if is_asked(keys):
         yield from _of_messages(view.once(weigh_messages))
 
 
@@ -91,56 +87,38 @@ def _of_messages(loads: MessageLoads) -> Iterator[Finding]:
     images, copies = loads.images, loads.copies
     many = "1 message holds" if images.rows == 1 else f"{images.rows:,} messages hold"
     least = "" if loads.all_copies_known else "at least "
-    copied = f", {least}{_size(copies)} of them in {copies.rows:,} exact copies" if copies.rows else ""
-    yield from _finding(
-        "messages",
-        images,
-        f"{many} images: {_size(images)}{copied}",
-        {"column": "content", "copied_rows": copies.rows, "copied_bytes": copies.bytes},
-    )
+    copied = f", {least}{in_mebibytes(copies.bytes)} of them in {copies.rows:,} exact copies" if copies.rows else ""
+    summary = f"{many} images: {in_mebibytes(images.bytes)}{copied}"
+    detail: Detail = {"column": "content", "copied_rows": copies.rows, "copied_bytes": copies.bytes}
+    yield from weighed(NAME, "messages", images.rows, images.bytes, summary, detail)
     for load, what in ((loads.compacted, "were put away by compactions"), (loads.rewound, "were rewound")):
-        yield from _finding("messages", load, f"{load.rows:,} messages {what}: {_size(load)}", {})
+        summary = f"{load.rows:,} messages {what}: {in_mebibytes(load.bytes)}"
+        yield from weighed(NAME, "messages", load.rows, load.bytes, summary, {})
 
 
 def _waiting(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
-    if keys is not None and None not in keys:
+    if not is_asked(keys):
         return
     loads = waiting_results(view)
-    total = Load(sum(load.rows for load in loads.values()), sum(load.bytes for load in loads.values()))
-    summary = f"{total.rows:,} results of delegations were not delivered: {_size(total)}"
+    rows, size = sum(load.rows for load in loads.values()), sum(load.bytes for load in loads.values())
+    summary = f"{rows:,} results of delegations were not delivered: {in_mebibytes(size)}"
     if loads["pending"].rows:
         summary += f"; {hermes(view)} delivers what is pending when it starts"
-    detail = {state: load.rows for state, load in loads.items()}
-    yield from _finding("async_delegations", total, summary, detail)
+    yield from weighed(
+        NAME, "async_delegations", rows, size, summary, {state: load.rows for state, load in loads.items()}
+    )
 
 
 def _retained(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
-    if (keys is not None and None not in keys) or (view.settings.read and view.settings.auto_prune):
+    if not is_asked(keys) or (view.settings.read and view.settings.auto_prune):
         return
     found, days = prunable(view), retention(view) / DAY
     summary = (
         f"{found.sessions:,} ended sessions with {found.messages:,} messages are past {days:g} days:"
-        f" {hermes(view)} sessions prune would delete them, about {found.bytes / MEBIBYTE:,.1f} MiB"
+        f" {hermes(view)} sessions prune would delete them, about {in_mebibytes(found.bytes)}"
     )
     detail = {"messages": found.messages, "retention_days": days, "estimated": True}
-    yield from _finding("sessions", Load(found.sessions, found.bytes), summary, detail)
-
-
-def _finding(table: str, load: Load, summary: str, detail: Detail) -> Iterator[Finding]:
-    if load.bytes >= WORTH_TELLING:
-        yield Finding(
-            check=NAME,
-            severity=Severity.INFO,
-            table=table,
-            key=None,
-            session=None,
-            summary=summary,
-            detail={"rows": load.rows, "bytes": load.bytes, **detail},
-        )
-
-
-def _size(load: Load) -> str:
-    return f"{load.bytes / MEBIBYTE:,.1f} MiB"
+    yield from weighed(NAME, "sessions", found.sessions, found.bytes, summary, detail)
 
 
 CHECK = Check(
