@@ -113,12 +113,13 @@ def _counted(view: StoreView, days: int, which: str) -> Due:
     kept = " + ".join(f"coalesce({shape.column('sessions', name, absent='0')}, 0)" for name in ("pinned", "archived"))
     where = f"{which} AND started_at < {before!r} AND {kept} = 0 AND coalesce(end_reason, '') <> 'compression'"
     rows = view.reader.walk(shape.tables["sessions"], ["ended_at", "end_reason", *age_columns(shape)], where)
-    taken = (1 for ended_at, reason, *times in rows if _is_due(view, age_from(times), ended_at, reason, before))
+    taken = (1 for ended_at, reason, *times in rows if is_due(view, age_from(times), ended_at, reason, before))
     count = sum(islice(taken, MOST_COUNTED + 1))
     return Due(min(count, MOST_COUNTED), more=count > MOST_COUNTED)
 
 
-def _is_due(view: StoreView, age: Age, ended_at: Cell, reason: Cell, before: float) -> bool:
+def is_due(view: StoreView, age: Age, ended_at: Cell, reason: Cell, before: float) -> bool:
+    """Whether a session, once ended, is older than that moment by the clock of the store's release (`retention`)."""
     if age.newest is None:
         return False
     clock = prune_clock(view, age)

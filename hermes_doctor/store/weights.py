@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hermes_doctor.store.ages import WIDTH, age_columns, age_from
+from hermes_doctor.store.ages import age_columns, age_from
 from hermes_doctor.store.cells import Cell, Key
-from hermes_doctor.store.clocks import trusted
 from hermes_doctor.store.liveness import FINISHED
+from hermes_doctor.store.pruning import is_due
 from hermes_doctor.store.reader import in_keys
-from hermes_doctor.store.retention import prune_clock, retention
+from hermes_doctor.store.retention import retention
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
@@ -179,16 +179,8 @@ def _past_retention(view: StoreView) -> list[Key]:
     where = f"ended_at IS NOT NULL AND started_at < {limit!r} AND coalesce({pinned}, 0) = 0"
     columns = ["sessions.id", "sessions.ended_at", shape.column("sessions", "end_reason"), *age_columns(shape)]
     found: dict[Key, Cell] = {}
-    for row in view.reader.walk(shape.tables["sessions"], columns, where):
-        session, ended_at, end_reason = row[:3]
-        age = age_from(row[3 : 3 + WIDTH])
-        if age.newest is None:
-            continue
-        clock = prune_clock(view, age)
-        if clock is None:
-            swept = trusted(ended_at) if end_reason == "startup_orphan_reap" else None
-            clock = max(age.newest, swept or 0.0)
-        if clock < limit:
+    for session, ended_at, end_reason, *times in view.reader.walk(shape.tables["sessions"], columns, where):
+        if is_due(view, age_from(times), ended_at, end_reason, limit):
             found[session] = end_reason
     if shape.version >= _SPARES_LINEAGES and shape.has("sessions", "parent_session_id"):
         _keep_what_goes_on(view, found)
