@@ -31,11 +31,9 @@ from hermes_doctor.store.copies import (
     standing_sql,
     weight_of,
 )
+from hermes_doctor.store.handoffs import is_summary_sql
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.view import StoreView
-
-#: How the summary of a compaction begins (0.13.0 to 0.22.2, and older ones; `_compressed_summary`: 0.20.6 on).
-_SUMMARIES = ("[CONTEXT COMPACTION", "[CONTEXT SUMMARY]:", "[PRIOR CONTEXT")
 
 #: What is mended in one go lies within so many ids.
 _PIECE = 256
@@ -213,11 +211,9 @@ def _is_alone(view: StoreView, session: Key, suspect: _Suspect) -> bool:
 def _summaries(view: StoreView, session: Key, low: int, high: int) -> list[int]:
     """Return the live summaries between two ids that are no copies themselves."""
     among, cells = in_keys("session_id", [session])
-    begins = " OR ".join(f"substr(content, 1, {len(start)}) = '{start}'" for start in _SUMMARIES)
-    marked = view.shape.column("messages", "_compressed_summary", absent="0")
     rows = view.rows(
         f"SELECT id FROM messages WHERE {among} AND id > ? AND id < ? AND {_live(view)}"
-        f" AND role IN ('user', 'assistant') AND ({marked} = 1 OR (typeof(content) = 'text' AND ({begins})))",
+        f" AND role IN ('user', 'assistant') AND {is_summary_sql(view.shape)}",
         (*cells, low, high),
     )
     ids = [message for (message,) in rows if isinstance(message, int)]
