@@ -13,18 +13,15 @@ from hermes_doctor.store.cells import Key
 from hermes_doctor.store.copies import (
     Against,
     Standing,
+    crowded_moments,
     crowded_sessions,
-    crowded_times,
     equals,
     equals_live,
     in_pieces,
-    is_judged,
-    moments,
+    rows_between,
     sessions_of,
-    standing_sql,
     weight_of,
 )
-from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.view import StoreView
 
 #: What is mended in one go lies within so many ids: few, because each row that is marked makes the store write to all
@@ -43,7 +40,7 @@ class Archived:
 
 def archived_copies(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Archived]:
     """Give the archived copies: of the whole store, or those that begin with one of these messages."""
-    if not is_judged(view.shape) or not view.shape.has("messages", "active", "compacted"):
+    if not view.shape.has("messages", "active", "compacted"):
         return
     if keys is None:
         for session in crowded_sessions(view):
@@ -58,7 +55,7 @@ def archived_copies(view: StoreView, keys: Sequence[Key] | None = None) -> Itera
 
 def _of_session(view: StoreView, session: Key) -> Iterator[Archived]:
     asked: dict[int, Against] = {}
-    for moment in moments(view, session, crowded_times(view, session)):
+    for moment in crowded_moments(view, session):
         for group in moment.groups:
             live = [row.id for row in group if row.standing is Standing.LIVE]
             archived = [row for row in group if row.standing is Standing.ARCHIVED] if live else []
@@ -70,13 +67,7 @@ def _of_session(view: StoreView, session: Key) -> Iterator[Archived]:
 
 
 def _in_piece(view: StoreView, session: Key, piece: int) -> Archived | None:
-    among, cells = in_keys("session_id", [session])
-    # By the ids: an index over the session would lead through all of its rows.
-    rows = view.rows(
-        f"SELECT id FROM messages NOT INDEXED WHERE id >= ? AND id < ? AND {among}"
-        f" AND {standing_sql(view.shape)} = {Standing.ARCHIVED:d} ORDER BY id",
-        (piece * _PIECE, (piece + 1) * _PIECE, *cells),
-    )
-    asked = [message for (message,) in rows if isinstance(message, int)]
+    rows = rows_between(view, session, piece * _PIECE, (piece + 1) * _PIECE - 1, Standing.ARCHIVED)
+    asked = [message for message, _at, _standing in rows]
     ids = tuple(sorted(equals_live(view, asked, earlier=False)))
     return Archived(session, ids, weight_of(view, ids)) if ids else None

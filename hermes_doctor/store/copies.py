@@ -64,7 +64,7 @@ class Moment:
     groups: tuple[tuple[Row, ...], ...]
 
 
-def is_judged(shape: Shape) -> bool:
+def _is_judged(shape: Shape) -> bool:
     """Whether the store has what is needed to look for copies."""
     if not shape.messages_by_session or not shape.has("messages", "id", "timestamp", "role", "content"):
         return False
@@ -72,19 +72,21 @@ def is_judged(shape: Shape) -> bool:
 
 
 def crowded_sessions(view: StoreView) -> Sequence[Key]:
-    """Return the sessions that have several rows of one moment."""
+    """Return the sessions that have several rows of one moment; none of a store that is not judged."""
     return view.once(_crowded)
 
 
 def _crowded(view: StoreView) -> Sequence[Key]:
+    if not _is_judged(view.shape):
+        return ()
     several = "SELECT 1 FROM messages m WHERE m.session_id = sessions.id GROUP BY m.timestamp HAVING count(*) > 1"
     return [row[0] for row in view.reader.walk(view.shape.tables["sessions"], ["sessions.id"], f"EXISTS ({several})")]
 
 
 def sessions_of(view: StoreView, keys: Sequence[Key]) -> dict[Key, set[int]]:
-    """Return these messages' ids by session; those of missing sessions are left out."""
+    """Return these messages' ids by session; those of missing sessions, or of a store not judged, are left out."""
     found: dict[Key, set[int]] = {}
-    asked = [key for key in keys if isinstance(key, int)]
+    asked = [key for key in keys if isinstance(key, int)] if _is_judged(view.shape) else []
     for start in range(0, len(asked), _PAIRS_AT_ONCE):
         among, cells = in_keys("m.id", asked[start : start + _PAIRS_AT_ONCE])
         sql = f"SELECT m.id, m.session_id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE {among}"
@@ -94,11 +96,11 @@ def sessions_of(view: StoreView, keys: Sequence[Key]) -> dict[Key, set[int]]:
     return found
 
 
-def crowded_times(view: StoreView, session: Key) -> list[Cell]:
-    """Return the times that several rows of the session share."""
+def crowded_moments(view: StoreView, session: Key) -> Iterator[Moment]:
+    """Give the session's rows of all times that several of its rows share, time by time."""
     among, cells = in_keys("session_id", [session])
     sql = f"SELECT timestamp FROM messages WHERE {among} GROUP BY timestamp HAVING count(*) > 1"
-    return [row[0] for row in view.rows(sql, cells)]
+    return moments(view, session, [row[0] for row in view.rows(sql, cells)])
 
 
 def moments(view: StoreView, session: Key, times: Sequence[Cell]) -> Iterator[Moment]:
@@ -108,7 +110,7 @@ def moments(view: StoreView, session: Key, times: Sequence[Cell]) -> Iterator[Mo
         ours, session_cells = in_keys("session_id", [session])
         then, time_cells = in_keys("timestamp", times[start : start + _MOMENTS_AT_ONCE])
         rows = view.rows(
-            f"SELECT timestamp, {alike}, id, {standing_sql(view.shape)}, {weight} FROM messages"
+            f"SELECT timestamp, {alike}, id, {_standing(view.shape)}, {weight} FROM messages"
             f" WHERE {ours} AND {then} ORDER BY timestamp, id",
             (*session_cells, *time_cells),
         )
@@ -122,7 +124,22 @@ def moments(view: StoreView, session: Key, times: Sequence[Cell]) -> Iterator[Mo
             yield Moment(time, live, groups)
 
 
-def standing_sql(shape: Shape) -> str:
+def rows_between(
+    view: StoreView, session: Key, low: int, high: int, *standings: Standing
+) -> list[tuple[int, Cell, Standing]]:
+    """Return the session's rows of these ids, both ends among them, that stand so: id, time, standing, in order."""
+    among, cells = in_keys("session_id", [session])
+    standing = _standing(view.shape)
+    # By the ids: an index over the session would lead through all of its rows.
+    rows = view.rows(
+        f"SELECT id, timestamp, {standing} FROM messages NOT INDEXED WHERE id >= ? AND id <= ? AND {among}"
+        f" AND {standing} IN ({', '.join(f'{each:d}' for each in standings)}) ORDER BY id",
+        (low, high, *cells),
+    )
+    return [(row, at, Standing(stands)) for row, at, stands in rows if isinstance(row, int) and isinstance(stands, int)]
+
+
+def _standing(shape: Shape) -> str:
     """Return SQL for the `Standing` of a row of messages; without `active` (up to 0.15) every row is live."""
     active = shape.column("messages", "active", absent="1")
     compacted = shape.column("messages", "compacted", absent="0")

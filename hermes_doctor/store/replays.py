@@ -20,15 +20,14 @@ from hermes_doctor.store.copies import (
     Against,
     Standing,
     against_live,
+    crowded_moments,
     crowded_sessions,
-    crowded_times,
     equals,
     equals_live,
     in_pieces,
-    is_judged,
     moments,
+    rows_between,
     sessions_of,
-    standing_sql,
     weight_of,
 )
 from hermes_doctor.store.handoffs import is_summary_sql
@@ -72,8 +71,6 @@ _Firsts = Callable[[Sequence[_Suspect]], dict[int, int]]
 
 def blocks(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Block]:
     """Give the blocks of copies: of the whole store, or those that begin with one of these messages."""
-    if not is_judged(view.shape):
-        return
     if keys is None:
         for session in crowded_sessions(view):
             yield from _blocks_of(view, session)
@@ -90,7 +87,7 @@ def _blocks_of(view: StoreView, session: Key) -> Iterator[Block]:
     """Give all blocks of a session, from all that was said at the times that several of its rows share."""
     suspects: dict[int, _Suspect] = {}
     against: dict[int, Against] = {}
-    for moment in moments(view, session, crowded_times(view, session)):
+    for moment in crowded_moments(view, session):
         for group in moment.groups:
             live = [row.id for row in group if row.standing is Standing.LIVE]
             earlier = 0
@@ -120,7 +117,10 @@ def _blocks_around(view: StoreView, session: Key, key: int) -> Iterator[Block]:
 
     low, high = key - _AROUND, key + _AROUND
     while True:
-        rows = _rows_between(view, session, low, high)
+        rows = [
+            _Suspect(message, at, standing is Standing.LIVE)
+            for message, at, standing in rows_between(view, session, low, high, Standing.LIVE, Standing.ASIDE)
+        ]
         may_be = against_live(view, [row.id for row in rows], earlier=True, most=1)
         suspects = {row.id: row for row in rows if row.id in may_be}
         sequence = [row.id for row in rows if row.live or row.id in suspects]
@@ -135,19 +135,6 @@ def _blocks_around(view: StoreView, session: Key, key: int) -> Iterator[Block]:
             return
         width = high - low
         low, high = low - width * before, high + width * behind
-
-
-def _rows_between(view: StoreView, session: Key, low: int, high: int) -> list[_Suspect]:
-    """Return the session's rows of these ids that are live or were put aside."""
-    among, cells = in_keys("session_id", [session])
-    standing = standing_sql(view.shape)
-    # By the ids: an index over the session would lead through all of its rows.
-    rows = view.rows(
-        f"SELECT id, timestamp, {standing} = {Standing.LIVE:d} FROM messages NOT INDEXED"
-        f" WHERE id >= ? AND id <= ? AND {among} AND {standing} IN ({Standing.LIVE:d}, {Standing.ASIDE:d}) ORDER BY id",
-        (low, high, *cells),
-    )
-    return [_Suspect(message, at, bool(live)) for message, at, live in rows if isinstance(message, int)]
 
 
 def _goes_on(view: StoreView, session: Key, beyond: str, end: int) -> bool:
