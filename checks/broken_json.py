@@ -52,7 +52,6 @@ from collections.abc import Mapping
 
 from hermes_doctor.engine.model import Check, Finding, Row, RowRule, Safety, Severity
 from hermes_doctor.store.cells import Key
-from hermes_doctor.store.counters import busy
 from hermes_doctor.store.json_cells import (
     MESSAGE_COLUMNS,
     ORIGIN,
@@ -67,7 +66,7 @@ from hermes_doctor.store.json_cells import (
     suspect_marks_sql,
     suspect_sql,
 )
-from hermes_doctor.store.liveness import live_work
+from hermes_doctor.store.setting_aside import spared
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
@@ -132,20 +131,12 @@ def _session(row: Row, view: StoreView) -> Finding | None:
     broken = {name: each for name, each in (("model_config", config), ("origin_json", origin)) if each is not None}
     if config is None or config.fault is not Fault.NO_JSON:
         return _finding("sessions", row["id"], broken)
-    return _finding("sessions", row["id"], broken, fixable=True, refusal=_refusal(view, row["id"]))
+    return _finding("sessions", row["id"], broken, fixable=True, refusal=spared(view, row["id"]))
 
 
 def _route(row: Row, _view: StoreView) -> Finding | None:
     broken = broken_cell(ROUTE, row["entry_json"])
     return _finding("gateway_routing", None, {} if broken is None else {"entry_json": broken})
-
-
-def _refusal(view: StoreView, session: Key) -> str | None:
-    if work := live_work(view, session):
-        return f"spared: {work}"
-    if busy(view, [session]):
-        return "spared: the store is open and the chat was used just now, so that a turn may be running"
-    return None
 
 
 def _finding(

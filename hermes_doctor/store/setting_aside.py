@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hermes_doctor.store.ages import ages_of
 from hermes_doctor.store.cells import Key
-from hermes_doctor.store.counters import BUSY_SECONDS, CALLS, MESSAGES, length_sql
+from hermes_doctor.store.counters import CALLS, MESSAGES, busy, length_sql
 from hermes_doctor.store.liveness import live_work
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.view import StoreView
@@ -54,9 +53,6 @@ def spared(view: StoreView, session: Key) -> str | None:
     sign = live_work(view, session)
     if sign is not None:
         return f"spared: {sign}"
-    if view.held == "no":
-        return None
-    age = ages_of(view, [session]).get(session)
-    if age is not None and age.newest is not None and view.now - age.newest < BUSY_SECONDS:
+    if busy(view, [session]):
         return "spared: it was used within five minutes, and somebody has the store open"
     return None
