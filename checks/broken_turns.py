@@ -66,7 +66,7 @@ class _Fold:
 
     def __init__(self, view: StoreView) -> None:
         self._view = view
-        self._doubtful = Doubtful(view.reader.encoding)
+        self._doubtful = Doubtful()
 
     def see(self, *cells: Cell) -> None:
         self._doubtful.see(cells[0])

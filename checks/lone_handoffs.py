@@ -39,8 +39,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hermes_doctor.engine.model import Check, Finding, FoldRule, Safety, Severity, Told
-from hermes_doctor.store.cells import Cell, Key
-from hermes_doctor.store.handoff_rows import LoneHandoff, key_of, lone_handoffs, told_sql
+from hermes_doctor.store.cells import Cell, Key, decoded
+from hermes_doctor.store.handoff_rows import LoneHandoff, lone_handoffs, told_sql
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.turns import session_sql
 from hermes_doctor.store.view import StoreView
@@ -61,7 +61,9 @@ class _Fold:
         self._sessions: dict[Key, None] = {}
 
     def see(self, *cells: Cell) -> None:
-        self._sessions[key_of(cells[0], self._view.reader.encoding)] = None
+        (session,) = cells
+        if isinstance(session, bytes):
+            self._sessions[decoded(session, self._view.reader.encoding)] = None
 
     def findings(self) -> Iterator[Finding]:
         yield from _again(self._view, list(self._sessions))

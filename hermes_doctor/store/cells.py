@@ -26,6 +26,14 @@ def json_key(key: Key) -> object:
     return key
 
 
+def decoded(raw: bytes, encoding: str) -> str | BadText:
+    """Return a text from the bytes that a store of that encoding holds it in."""
+    try:
+        return raw.decode(CODECS.get(encoding, "utf-8"))
+    except UnicodeDecodeError:
+        return BadText(raw)
+
+
 def as_text(cell: Cell) -> str | None:
     """Return the cell if it is text, else None."""
     return cell if isinstance(cell, str) else None

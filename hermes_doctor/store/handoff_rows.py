@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hermes_doctor.store.ages import ages_of
-from hermes_doctor.store.cells import CODECS, BadText, Cell, Key, quote
+from hermes_doctor.store.cells import Key, quote
 from hermes_doctor.store.clocks import DAY
 from hermes_doctor.store.lineage import COMPRESSION, RECOVERABLE_REASONS
 from hermes_doctor.store.liveness import live_work
@@ -65,16 +65,6 @@ def told_sql(shape: Shape) -> str | None:
         f"CASE role WHEN 'user' THEN CASE WHEN {_may_open_sql(shape, table)} THEN"
         f" CASE WHEN {_live(shape, table)} AND {_bare_sql(shape, table)} THEN NOT EXISTS ({own}) END END END"
     )
-
-
-def key_of(session: Cell, encoding: str) -> Key:
-    """Return a session's id from its bytes."""
-    if not isinstance(session, bytes):
-        return None
-    try:
-        return session.decode(CODECS.get(encoding, "utf-8"))
-    except UnicodeDecodeError:
-        return BadText(session)
 
 
 def lone_handoffs(view: StoreView, sessions: Sequence[Key]) -> Iterator[LoneHandoff]:

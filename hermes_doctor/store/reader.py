@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from hermes_doctor.store.cells import CODECS, BadText, Cell, Key, quote
+from hermes_doctor.store.cells import BadText, Cell, Key, decoded, quote
 from hermes_doctor.store.shape import Table
 
 #: Age at which a snapshot is renewed, in seconds: what is under way then ends first, and none may reach 30.
@@ -256,9 +256,4 @@ def _guarded(sql: str, count: int) -> str:
 
 
 def _decode(kind: Cell, cell: Cell, encoding: str) -> Cell:
-    if kind != "text" or not isinstance(cell, bytes):
-        return cell
-    try:
-        return cell.decode(CODECS.get(encoding, "utf-8"))
-    except UnicodeDecodeError:
-        return BadText(cell)
+    return decoded(cell, encoding) if kind == "text" and isinstance(cell, bytes) else cell

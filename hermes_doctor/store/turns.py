@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hermes_doctor.store.cells import CODECS, BadText, Cell, Key, quote
+from hermes_doctor.store.cells import Cell, Key, decoded, quote
 from hermes_doctor.store.handoffs import is_summary_sql
 from hermes_doctor.store.lineage import COMPRESSION
 from hermes_doctor.store.reader import Pace, in_keys
@@ -196,8 +196,7 @@ def doubtful_sql(shape: Shape) -> str:
 class Doubtful:
     """The sessions of which a row was doubtful, at most so many."""
 
-    def __init__(self, encoding: str) -> None:
-        self._codec = CODECS.get(encoding, "utf-8")
+    def __init__(self) -> None:
         self._sessions: set[bytes] = set()
         self.all = False
 
@@ -215,11 +214,7 @@ class Doubtful:
         if self.all:
             yield from (key for (key,) in view.reader.walk(view.shape.tables["sessions"], ["id"], "id IS NOT NULL"))
             return
-        for session in self._sessions:
-            try:
-                yield session.decode(self._codec)
-            except UnicodeDecodeError:
-                yield BadText(session)
+        yield from (decoded(session, view.reader.encoding) for session in self._sessions)
 
 
 def broken_turns(view: StoreView, sessions: Sequence[Key]) -> Iterator[BrokenTurns]:
