@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from hermes_doctor.store.cells import BadText, Cell
 from hermes_doctor.store.nested_json import GOALS, JSON_SPACE, Goal, unwrap
 from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.text_faults import SENTINEL
 from hermes_doctor.store.view import StoreView
 
 
@@ -112,8 +113,6 @@ _GOES_THROUGH_CALLS = 22
 _SQL_READS_MARKS = 27
 _DELIVERIES = frozenset({"async_delegation_complete", "hidden"})
 
-#: In front of structured content (all releases). Text functions of SQL stop at the NUL.
-_PREFIX = "\0json:"
 #: The last character there is: what begins in some way sorts up to that followed by this.
 _LAST = "\U0010ffff"
 
@@ -137,8 +136,8 @@ def message_faults(row: Mapping[str, Cell], version: int) -> dict[str, Broken]:
         if broken is not None:
             found[name] = broken
     content = row.get("content")
-    if isinstance(content, str) and content.startswith(_PREFIX):
-        _value, fault = _loaded(content.removeprefix(_PREFIX))
+    if isinstance(content, str) and content.startswith(SENTINEL):
+        _value, fault = _loaded(content.removeprefix(SENTINEL))
         if fault is not None:
             found["content"] = _broken(fault, _READ[fault], "its raw text is shown")
     return found
@@ -205,12 +204,13 @@ def suspect_marks_sql(expression: str) -> str:
 def suspect_content_sql(shape: Shape) -> str | None:
     """Return SQL that is true for structured content that SQLite does not take for JSON; None where it cannot tell.
 
-    What follows the NUL is reached as bytes. The prefix is a range of text: nothing is copied of other content.
+    What follows the NUL, where text functions of SQL stop, is reached as bytes. The prefix is a range of text: nothing
+    is copied of other content.
     """
     if shape.encoding != "UTF-8" or not shape.has("messages", "content"):
         return None
     content = shape.column("messages", "content")
-    behind = f"CAST(substr(CAST({content} AS BLOB), {len(_PREFIX) + 1}) AS TEXT)"
+    behind = f"CAST(substr(CAST({content} AS BLOB), {len(SENTINEL) + 1}) AS TEXT)"
     return (
         f"CASE WHEN {content} BETWEEN char(0) || 'json:' AND char(0) || 'json:{_LAST}'"
         f" THEN NOT json_valid({behind}) ELSE 0 END"

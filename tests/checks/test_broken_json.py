@@ -190,7 +190,7 @@ VARIANTS: dict[str, tuple[str, object]] = {
     "everybody reasons": ("_OF_ASSISTANTS", frozenset()),
     "one author may react twice": ("_mark_fault", lambda _cell: None),
     "every other list works": ("_LISTS_FAIL", 1000),
-    "content is not looked at": ("_PREFIX", "\0yaml:"),
+    "content is not looked at": ("SENTINEL", "\0yaml:"),
 }
 
 
