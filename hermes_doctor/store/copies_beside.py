@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import apsw
 
 from hermes_doctor.host.bundle import refuse_if_open_here, sidecar
 from hermes_doctor.host.nearby import Kind, Nearby, around
+from hermes_doctor.store.connecting import connect
 from hermes_doctor.store.integrity import after, ask
 
 _COPIES = frozenset({Kind.MALFORMED_BACKUP, Kind.CLEANED_BACKUP, Kind.DOCTOR_BACKUP})
@@ -45,17 +47,15 @@ def _has_log(file: Nearby) -> bool:
 
 
 def _is_sound(file: Nearby) -> bool | None:
-    refuse_if_open_here(file.status.st_dev, file.status.st_ino)
+    """Whether a copy is sound, None where that cannot be told now."""
     try:
-        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        connection = apsw.Connection(f"{file.path.absolute().as_uri()}?mode=ro&immutable=1", flags=flags)
-    except apsw.Error:
+        # A copy may be no more than a second name of the store itself.
+        refuse_if_open_here(file.status.st_dev, file.status.st_ino)
+        with closing(connect(file.path, "mode=ro&immutable=1")) as connection:
+            connection.drop_modules(None)
+            answer = ask(connection, _LINES, stop=after(_SECONDS))
+    except (apsw.Error, RuntimeError):
         return None
-    try:
-        connection.drop_modules(None)
-        answer = ask(connection, _LINES, stop=after(_SECONDS))
-    except apsw.Error:
-        return None
-    finally:
-        connection.close()
-    return False if answer.problems else (True if answer.finished else None)
+    if answer.problems:
+        return False
+    return True if answer.finished else None

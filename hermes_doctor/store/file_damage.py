@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import apsw
 
 from hermes_doctor.host.bundle import Bundle
 from hermes_doctor.host.holders import find_holding
+from hermes_doctor.store.connecting import connect
 from hermes_doctor.store.damage import Damage, judge
 from hermes_doctor.store.integrity import Answer, Kind, Problem, Stop, after, ask
 from hermes_doctor.store.page_sample import take_sample, touching
@@ -46,8 +48,6 @@ _LINES = 1000
 _WHOLE_FACTOR = 4
 #: Pages that are kept in memory while all of a file is looked at, in KiB: rows are looked up in every index.
 _CACHE_KIB = 65536
-#: Longest wait for a writer, in milliseconds.
-_BUSY_MILLISECONDS = 5000
 
 
 @dataclass(frozen=True)
@@ -194,39 +194,28 @@ def _looking(view: StoreView) -> Iterator[apsw.Connection]:
     """Give a second connection to the same, which knows no search index; where none can be had, the view's own."""
     with ExitStack() as stack:
         connection = view.reader.connection
-        uri = _uri(view)
-        if uri is not None:
-            with suppress(apsw.CantOpenError, apsw.ReadOnlyError):
-                connection = _connect(uri, stack)
-                if view.deep:
-                    connection.pragma("cache_size", -_CACHE_KIB)
+        # OSError: the file is not there any more.
+        with suppress(OSError, apsw.CantOpenError, apsw.ReadOnlyError):
+            connection = connection if view.bundle is None else _again(view, view.bundle, stack)
         yield connection
 
 
-def _connect(uri: str, stack: ExitStack) -> apsw.Connection:
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    connection = apsw.Connection(uri, flags=flags)
-    with ExitStack() as opened:
-        opened.callback(connection.close)
-        connection.set_busy_timeout(_BUSY_MILLISECONDS)
-        connection.drop_modules([NEEDED_MODULE])
-        # A page is looked at more closely when it is read, for the sake of samples.
-        connection.pragma("cell_size_check", True)
-        # The first read: where SQLite cannot read it in this way, it says so here.
-        connection.pragma("schema_version")
-        stack.enter_context(opened.pop_all())
+def _again(view: StoreView, bundle: Bundle, stack: ExitStack) -> apsw.Connection:
+    connection = connect(view.opened, _options(view.opened, bundle))
+    stack.callback(connection.close)
+    connection.drop_modules([NEEDED_MODULE])
+    # A page is looked at more closely when it is read, for the sake of samples.
+    connection.pragma("cell_size_check", True)
+    if view.deep:
+        connection.pragma("cache_size", -_CACHE_KIB)
+    # The first read: where SQLite cannot read it in this way, it says so here.
+    connection.pragma("schema_version")
     return connection
 
 
-def _uri(view: StoreView) -> str | None:
-    """Return how the view's connection is to be opened once more: as `open_without_trace` would."""
-    bundle = view.bundle
-    if bundle is None:
-        return None
-    path = view.opened
-    if not path.samefile(bundle.real_path) or bundle.journal_mode == "rollback":
+def _options(opened: Path, bundle: Bundle) -> str:
+    """Return how what the view has open is opened once more: as `open_without_trace` would."""
+    if not opened.samefile(bundle.real_path) or bundle.journal_mode == "rollback":
         # A private copy, which SQLite has recovered by now, or one that is read under short locks.
-        how = "mode=ro"
-    else:
-        how = "mode=ro&readonly_shm=1" if bundle.wal_path.exists() else "mode=ro&immutable=1"
-    return f"{path.as_uri()}?{how}"
+        return "mode=ro"
+    return "mode=ro&readonly_shm=1" if bundle.wal_path.exists() else "mode=ro&immutable=1"

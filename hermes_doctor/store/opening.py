@@ -28,7 +28,6 @@ import errno
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,14 +47,10 @@ from hermes_doctor.host.holders import Holding, find_holding, named
 from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
 from hermes_doctor.host.upstream import for_damage, printable
 from hermes_doctor.store.cells import CODECS
+from hermes_doctor.store.connecting import BUSY_SECONDS, connect
 from hermes_doctor.store.reader import Pace
 from hermes_doctor.store.shape import KNOWN_SCHEMA
 
-#: Seconds that a lock is waited for.
-BUSY_SECONDS = 5.0
-
-#: Seconds between two tries of a lock.
-_BUSY_PAUSE = 0.01
 #: Looks at a store that changes between look and opening, and the pauses after one, each twice as long.
 _TRIES = 12
 _PAUSE = 0.02
@@ -320,7 +315,7 @@ def _in_place(request: _Request, options: str) -> _Opened:
     """Open the store itself. Read-only, so that what needs a write is refused (SQLITE_READONLY), never done."""
     bundle = request.bundle
     with ExitStack() as stack:
-        connection = _connection(bundle.real_path, options, request.busy_seconds)
+        connection = connect(bundle.real_path, options, request.busy_seconds)
         stack.callback(connection.close)
         version = _read_schema(connection, bundle, hermes_only=request.hermes_only)
         request.cleanup.enter_context(stack.pop_all())
@@ -372,7 +367,7 @@ def _copied(request: _Request) -> _Opened:
             if isinstance(error, FileNotFoundError):
                 raise _Moved from None
             raise unreadable(bundle.path, error) from None
-        connection = _connection(copy, "mode=rw", request.busy_seconds)
+        connection = connect(copy, "mode=rw", request.busy_seconds)
         stack.callback(connection.close)
         version = _read_schema(connection, bundle, hermes_only=request.hermes_only)
         request.cleanup.enter_context(stack.pop_all())
@@ -420,36 +415,6 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
             continue
         break
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _connection(file: Path, options: str, busy_seconds: float) -> apsw.Connection:
-    """Connect with every guard on. SQLite touches the file at the first read only."""
-    private = options == "mode=rw"
-    flags = apsw.SQLITE_OPEN_READWRITE if private else apsw.SQLITE_OPEN_READONLY
-    connection = apsw.Connection(f"{file.as_uri()}?{options}", flags=flags | apsw.SQLITE_OPEN_URI)
-    try:
-        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0)
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.set_busy_handler(_patience(busy_seconds))
-        connection.execute("PRAGMA query_only=1")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _patience(seconds: float) -> Callable[[int], bool]:
-    """Return a busy handler that gives up after about that long; in Python, so that Ctrl-C is heard meanwhile."""
-
-    def wait(calls_before: int) -> bool:
-        if calls_before * _BUSY_PAUSE >= seconds:
-            return False
-        time.sleep(_BUSY_PAUSE)
-        return True
-
-    return wait
 
 
 def _read_schema(connection: apsw.Connection, bundle: Bundle, *, hermes_only: bool) -> int | None:

@@ -18,6 +18,7 @@ import apsw
 from hermes_doctor.host.bundle import copy_file, refuse_if_open_here, sidecar
 from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
 from hermes_doctor.store.cells import CODECS
+from hermes_doctor.store.connecting import connect
 from hermes_doctor.store.damage import Damage
 from hermes_doctor.store.file_damage import examine_trees
 from hermes_doctor.store.placing import NEEDED_MODULE
@@ -118,15 +119,12 @@ def _place(path: Path, stack: ExitStack) -> Path | None:
 
 @contextmanager
 def _opened(path: Path, *, in_place: bool) -> Iterator[apsw.Connection]:
-    flags = apsw.SQLITE_OPEN_READONLY if in_place else apsw.SQLITE_OPEN_READWRITE
-    how = "mode=ro&immutable=1" if in_place else "mode=rw"
-    connection = apsw.Connection(f"{path.as_uri()}?{how}", flags=flags | apsw.SQLITE_OPEN_URI)
+    connection = connect(path, "mode=ro&immutable=1" if in_place else "mode=rw")
     try:
-        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         connection.drop_modules([NEEDED_MODULE])
         # A file that is too short, and a schema that names something twice, are read all the same.
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
         connection.pragma("writable_schema", True)
-        connection.pragma("query_only", True)
         yield connection
     finally:
         connection.close()

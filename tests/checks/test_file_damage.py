@@ -298,6 +298,14 @@ def test_copies_beside_are_told_apart(a_store: Path) -> None:
     assert {name for name in after if after[name] != before.get(name)} == {"state.db"}
 
 
+def test_a_second_name_of_the_store_is_no_copy_of_it(a_store: Path) -> None:
+    DAMAGES["zero-table-leaf"](a_store, SEED)
+    a_store.with_name("state.db.malformed-backup-20260901_120000").hardlink_to(a_store)
+    [finding] = diagnosed(a_store).findings
+    assert finding.detail["damage"] == "rows"
+    assert "damaged_copies" not in finding.detail
+
+
 def test_what_lies_in_the_log_of_a_wreck_is_seen(store: Path) -> None:
     """Two programs that made the same table at once: SQLite refuses the store, and half of it is in the log."""
     connection = apsw.Connection(str(store))
