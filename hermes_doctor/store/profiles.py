@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
 
 from hermes_doctor.host.bundle import StoreProblem
-from hermes_doctor.host.homes import PROFILE_NAME, StoreRef, profile_of, real, resolve_targets
+from hermes_doctor.host.homes import PROFILE_NAME, STORE_NAME, StoreRef, profile_of, real, resolve_targets
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.opening import open_without_trace
 from hermes_doctor.store.reader import Reader, Values, in_keys
@@ -108,53 +108,67 @@ def shared_with_others(view: StoreView) -> Iterator[Shared]:
     Ids that hermes does not draw by chance may be equal, and then begin at other times. A store that cannot be read
     now is left out.
     """
-    if view.home is None or view.bundle is None or not view.shape.has("sessions", "id", "started_at"):
+    if view.bundle is None or not view.shape.has("sessions", "id", "started_at"):
         return
-    here = view.bundle.real_path
-    others = [ref for ref in resolve_targets([root_of(view.home)]) if real(ref.path) != here and ref.path.is_file()]
-    for ref in others[:MOST_STORES]:
-        with _opened(ref) as other:
+    others = other_stores(view)[:MOST_STORES]
+    own = _listed(view.reader, view.shape, deep=view.deep) if others else []
+    for ref in others:
+        with opened(ref) as other:
             if other is None or not other[1].has("sessions", "id", "started_at"):
                 continue
             reader, shape = other
-            found = dict.fromkeys(_common(view.reader, view.shape, reader, deep=view.deep))
-            if not view.deep:
-                found |= dict.fromkeys(_common(reader, shape, view.reader, deep=False))
-            if found:
-                name = Path(os.path.relpath(ref.path.absolute(), here.parent)).as_posix()
-                yield Shared(ref.profile, name, tuple(found), sampled=not view.deep)
+            try:
+                found = dict.fromkeys(_held(reader, own))
+                theirs = [] if view.deep else _listed(reader, shape, deep=False)
+            except apsw.Error:
+                # Whatever is wrong with it is no damage to this store.
+                continue
+        found |= dict.fromkeys(_held(view.reader, theirs))
+        if found:
+            name = Path(os.path.relpath(ref.path.absolute(), view.bundle.real_path.parent)).as_posix()
+            yield Shared(ref.profile, name, tuple(found), sampled=not view.deep)
 
 
-def _common(among: Reader, shape: Shape, other: Reader, *, deep: bool) -> Iterator[Key]:
-    """Give the newest sessions of a store, or all, that the other one has as well."""
+def _listed(reader: Reader, shape: Shape, *, deep: bool) -> list[Values]:
+    """Return id and start of the newest sessions of a store, or of all."""
     table = shape.tables["sessions"]
-    if not deep:
-        if table.rowid is None:
-            return
-        listed = f"SELECT id, started_at FROM sessions WHERE id IS NOT NULL ORDER BY {table.rowid} DESC LIMIT {NEWEST}"
-        waiting = [list(among.rows(listed))]
-    else:
-        everything = list(among.walk(table, ["id", "started_at"], "id IS NOT NULL"))
-        waiting = [everything[start : start + _AT_ONCE] for start in range(0, len(everything), _AT_ONCE)]
-    for some in waiting:
+    if deep:
+        return list(reader.walk(table, ["id", "started_at"], "id IS NOT NULL"))
+    if table.rowid is None:
+        return []
+    newest = f"SELECT id, started_at FROM sessions WHERE id IS NOT NULL ORDER BY {table.rowid} DESC LIMIT {NEWEST}"
+    return list(reader.rows(newest))
+
+
+def _held(reader: Reader, sessions: Sequence[Values]) -> Iterator[Key]:
+    """Give those of the sessions, by id and start, that a store holds."""
+    for begin in range(0, len(sessions), _AT_ONCE):
+        some = sessions[begin : begin + _AT_ONCE]
         condition, cells = in_keys("id", [session for session, _started in some])
-        found = set(other.rows(f"SELECT id, started_at FROM sessions WHERE {condition}", cells)) if some else set()
+        found = set(reader.rows(f"SELECT id, started_at FROM sessions WHERE {condition}", cells))
         yield from (session for session, started in some if (session, started) in found)
 
 
+def other_stores(view: StoreView) -> list[StoreRef]:
+    """Return the other stores of the store's home, root and profiles; none where it stands without its home."""
+    if view.home is None:
+        return []
+    here = real(view.home / STORE_NAME) if view.bundle is None else view.bundle.real_path
+    return [ref for ref in resolve_targets([root_of(view.home)]) if real(ref.path) != here]
+
+
 @contextmanager
-def _opened(ref: StoreRef) -> Iterator[tuple[Reader, Shape] | None]:
+def opened(ref: StoreRef) -> Iterator[tuple[Reader, Shape] | None]:
     """Open another store for reading, without a trace as always; None where that cannot be done now."""
-    try:
-        store = open_without_trace(ref.path, busy_seconds=_BUSY_SECONDS)
-    except (StoreProblem, apsw.Error, OSError):
-        yield None
-        return
-    try:
-        shape = read_shape(store.connection)
-        yield Reader(store.connection, store.pace, encoding=shape.encoding, rests=store.holding.state != "no"), shape
-    finally:
-        store.close()
+    with ExitStack() as stack:
+        other = None
+        # RuntimeError: it is one with a store that is open here, by a second name.
+        with suppress(StoreProblem, apsw.Error, OSError, RuntimeError):
+            store = stack.enter_context(open_without_trace(ref.path, busy_seconds=_BUSY_SECONDS))
+            shape = read_shape(store.connection)
+            rests = store.holding.state != "no"
+            other = Reader(store.connection, store.pace, encoding=shape.encoding, rests=rests), shape
+        yield other
 
 
 def suspects(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Values]:

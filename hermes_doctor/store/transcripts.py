@@ -9,15 +9,12 @@ from __future__ import annotations
 import enum
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 
 import apsw
 
-from hermes_doctor.host.bundle import StoreProblem
-from hermes_doctor.host.homes import profile_of, real, resolve_targets
 from hermes_doctor.host.transcripts import (
     Transcript,
     ends_of,
@@ -32,8 +29,8 @@ from hermes_doctor.store.cells import Cell
 from hermes_doctor.store.clocks import trusted
 from hermes_doctor.store.lineage import COMPRESSION, family_of
 from hermes_doctor.store.nul_texts import NUL_REASON
-from hermes_doctor.store.opening import open_without_trace
-from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.profiles import opened, other_stores
+from hermes_doctor.store.reader import Reader, in_keys
 from hermes_doctor.store.setting_aside import spared
 from hermes_doctor.store.told_messages import (
     Message,
@@ -327,13 +324,13 @@ def _of_missing_session(view: StoreView, file: Transcript, told: _Told, begins: 
     found = Stray(file, file.session, Kind.MISSING, len(told.likenesses) - (begins or 0), broken=told.broken)
     if not told.lately:
         return replace(found, refusal="a session that was deleted, with this release or an older one, can leave it")
-    elsewhere = _is_elsewhere(view, file.session)
-    if elsewhere is False:
-        found = replace(found, sure=True, first=told.places[begins or 0])
-        if begins is None:
-            return replace(found, refusal=_REPEATS)
-        return replace(found, refusal=_hindrance(view, found, None))
-    return None if elsewhere else replace(found, refusal="another profile's store could not be asked for the session")
+    elsewhere = view.once(_elsewhere)
+    if file.session in elsewhere.sessions:
+        return None
+    if not elsewhere.complete:
+        return replace(found, refusal="another profile's store could not be asked for the session")
+    found = replace(found, sure=True, first=told.places[begins or 0])
+    return replace(found, refusal=_REPEATS if begins is None else _hindrance(view, found, None))
 
 
 def _hindrance(view: StoreView, found: Stray, stored: _Stored | None) -> str | None:
@@ -432,34 +429,34 @@ def _is_within(own: Sequence[int], likenesses: Sequence[int]) -> bool:
     return all(any(each == other for other in waiting) for each in own)
 
 
-def _is_elsewhere(view: StoreView, session: str) -> bool | None:
-    """Whether another store of the home has the session; None where one could not be asked."""
-    elsewhere = view.once(_others)
-    answer: bool | None = False
-    for has in elsewhere:
-        said = has(session)
-        if said:
-            return True
-        answer = None if said is None else answer
-    return answer
+@dataclass(frozen=True)
+class _Elsewhere:
+    """What the other stores of the home say: the sessions that one of them has; ``complete``: all could be asked."""
+
+    sessions: frozenset[Cell]
+    complete: bool
 
 
-def _others(view: StoreView) -> list[Callable[[str], bool | None]]:
-    """Return what asks each other store of the home for a session."""
+def _elsewhere(view: StoreView) -> _Elsewhere:
+    """Ask the other stores of the home, each once, for the sessions of all transcripts of lines."""
     assert view.home is not None
-    home = view.home.absolute()
-    root = home if profile_of(home) == "default" else home.parent.parent
-    own = {real(home / "state.db")}
-    return [_asking(ref.path) for ref in resolve_targets([root]) if real(ref.path) not in own and ref.path.exists()]
+    named = [file.session for file in transcripts_of(view.home) if file.lines]
+    found: set[Cell] = set()
+    complete = True
+    for ref in other_stores(view):
+        with opened(ref) as other:
+            try:
+                found |= set() if other is None else _those_in(other[0], named)
+                complete = complete and other is not None
+            except apsw.Error:
+                complete = False
+    return _Elsewhere(frozenset(found), complete)
 
 
-def _asking(path: Path) -> Callable[[str], bool | None]:
-    def has(session: str) -> bool | None:
-        try:
-            with open_without_trace(path) as store:
-                found = store.connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session,)).fetchone()
-                return found is not None
-        except (StoreProblem, apsw.Error, OSError):
-            return None
-
-    return has
+def _those_in(reader: Reader, sessions: Sequence[str]) -> set[Cell]:
+    """Return those of the sessions that a store has."""
+    found: set[Cell] = set()
+    for start in range(0, len(sessions), _AT_ONCE):
+        among, cells = in_keys("id", sessions[start : start + _AT_ONCE])
+        found |= {session for (session,) in reader.rows(f"SELECT id FROM sessions WHERE {among}", cells)}
+    return found

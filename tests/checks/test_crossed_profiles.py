@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -229,6 +230,23 @@ def test_sessions_in_two_stores_are_found_in_both(homes: Homes, tmp_path: Path) 
     # Another store that cannot be read is passed over.
     other.store.write_bytes(b"no database")
     assert [each for each in both.found("work") if each.table == FILES] == []
+
+
+def test_what_is_wrong_with_another_store_is_not_this_ones(homes: Homes, tmp_path: Path) -> None:
+    both = copy_of(homes, tmp_path / "root")
+    damaged, own = both.at("default").store, both.at("work").store
+    with closing(apsw.Connection(str(damaged))) as store:
+        roots = list(store.execute("SELECT rootpage FROM sqlite_schema WHERE tbl_name = 'sessions' AND rootpage > 0"))
+        size = int(str(store.pragma("page_size")))
+    with damaged.open("r+b") as file:
+        for (root,) in roots:
+            file.seek((root - 1) * size)
+            file.write(b"\xff" * size)
+    # A second name of the store itself: to open it would cost the locks of what is open here.
+    second = both.at("custom").store
+    second.hardlink_to(own)
+    for deep in (False, True):
+        assert [each for each in both.found("work", deep=deep) if each.table == FILES] == []
 
 
 @pytest.mark.parametrize("newest", [1, 2])
