@@ -15,8 +15,8 @@ import pytest
 
 from checks import counter_drift
 from checks.replayed_blocks import CHECK
-from fixes import replayed_blocks as cure
 from fixes.replayed_blocks import FIX
+from hermes_doctor.engine import rewinding
 from hermes_doctor.engine.cure import Fix, Mending
 from hermes_doctor.engine.model import Bucket, Finding
 from hermes_doctor.store.replays import blocks
@@ -202,5 +202,5 @@ def test_counting_anew_whatever_was_counted_fails(few: Planted[CopyCase], monkey
         counted.before["message_count"], counted.after["message_count"] = held, held - len(ids)
         return counted
 
-    monkeypatch.setattr(cure, "counted_without", always)
+    monkeypatch.setattr(rewinding, "counted_without", always)
     assert wrong(few, FIX) != []
