@@ -168,9 +168,9 @@ def _may_end_a_piece(view: StoreView, branch: _Branch) -> bool:
     if branch.started is None or not view.shape.has("messages", "timestamp"):
         return False
     among, cells = in_keys("session_id", [branch.session])
-    # Out of the index alone.
-    rows = view.rows(f"SELECT id, timestamp FROM messages WHERE {among}", cells)
-    times = [trusted(at) for _number, at in sorted(rows, key=lambda row: str(row[0]).zfill(20))]
+    # Out of the index alone: without the plus SQLite goes through the table in the order of its ids.
+    rows = view.rows(f"SELECT timestamp FROM messages WHERE {among} ORDER BY +id", cells)
+    times = [trusted(at) for (at,) in rows]
     for end in range(PIECE, len(times) + 1, PIECE):
         following = times[end] if end < len(times) else None
         if not is_after(times[end - 1], branch.started + COPYING_SECONDS) and (
