@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,8 @@ from hermes_doctor.engine.model import Finding, Safety, Severity
 from hermes_doctor.engine.rows import find, find_again
 from hermes_doctor.store import weights
 from hermes_doctor.store.prompts import MEBIBYTE
+from hermes_doctor.store.reader import Values
+from hermes_doctor.store.shape import Table
 from hermes_doctor.store.weights import MessageLoads, prunable, weigh_messages
 from tests.checks.support import findings_of
 from tests.oracle.home import Home
@@ -128,6 +130,26 @@ def test_dead_rows_are_weighed_by_all_their_columns(home: Home, oracle: None) ->
         first = list(find([CHECK], view))
         assert list(find_again(CHECK, first, view)) == first
         assert weigh_messages(view).compacted == weights.Load(2, 2_400_000)
+
+
+def test_what_is_confirmed_is_not_added_up_again(home: Home, oracle: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.run("0.22.2", [call("create_session", "s", "cli"), call("append_message", "s", "user", picture(1, MEBIBYTE))])
+    with view_of(home.store, home=home.path) as view:
+        first = list(find([CHECK], view))
+        # As a scan does before it asks again about a store that moved meanwhile.
+        view.forget()
+        walk, walked = view.reader.walk, list[str]()
+
+        def noting(table: Table, *rest: Any) -> Iterator[Values]:
+            walked.append(table.name)
+            return walk(table, *rest)
+
+        monkeypatch.setattr(view.reader, "walk", noting)
+        assert list(find_again(CHECK, first, view)) == first != []
+        assert walked == []
+        # Another pass begins anew.
+        assert list(find([CHECK], view)) == first
+        assert "messages" in walked
 
 
 def test_results_that_nobody_took(home: Home, oracle: None) -> None:
