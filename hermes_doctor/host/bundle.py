@@ -109,8 +109,12 @@ def refuse_if_open_here(device: int, inode: int) -> None:
 
     POSIX locks belong to the process, not to a descriptor; Windows has no such rule.
     """
-    if sys.platform == "win32":
-        return
+    if sys.platform != "win32" and open_here(device, inode) is not None:
+        raise RuntimeError("this process has the store open: close that before its raw file is looked at")
+
+
+def open_here(device: int, inode: int) -> int | None:
+    """Return a descriptor by which this process has a file open, None where it has none."""
     try:
         descriptors = [int(entry.name) for entry in Path("/dev/fd").iterdir()]
     except OSError:
@@ -121,7 +125,8 @@ def refuse_if_open_here(device: int, inode: int) -> None:
         except OSError:
             continue
         if (status.st_dev, status.st_ino) == (device, inode):
-            raise RuntimeError("this process has the store open: close that before its raw file is looked at")
+            return descriptor
+    return None
 
 
 def inspect(path: Path) -> Bundle:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hermes_doctor.host.bundle import sidecar
+from hermes_doctor.host.bundle import open_here, sidecar
 
 #: Bytes of a log's own header, and of the header of each of its frames.
 LOG_HEADER_BYTES = 32
@@ -83,7 +83,7 @@ def read_log(store: Path) -> Log | None:
     wal, shm = sidecar(store, "-wal"), sidecar(store, "-shm")
     for _ in range(_LOOKS):
         index = parse_index(_peek(shm, _INDEX_BYTES))
-        size, header = _size(wal), _peek(wal, LOG_HEADER_BYTES)
+        size, header = size_of(wal), _peek(wal, LOG_HEADER_BYTES)
         # A log that was written, or begun anew, between the two looks would be held against another's index.
         if index is not None and index == parse_index(_peek(shm, _INDEX_BYTES)):
             if index.frames and len(header) == LOG_HEADER_BYTES and header[16:24] != index.salts:
@@ -146,7 +146,8 @@ def _sum(data: bytes) -> bytes:
     return struct.pack("=II", first, second)
 
 
-def _size(file: Path) -> int | None:
+def size_of(file: Path) -> int | None:
+    """Return how many bytes a file has, None where it cannot be seen."""
     try:
         return file.stat().st_size
     except OSError:
@@ -159,22 +160,10 @@ def _peek(file: Path, count: int) -> bytes:
         return b""
     try:
         status = file.stat()
-        for descriptor in _own_descriptors():
-            if _is(descriptor, status):
-                return os.pread(descriptor, count, 0)
+        descriptor = open_here(status.st_dev, status.st_ino)
+        if descriptor is not None:
+            return os.pread(descriptor, count, 0)
         with file.open("rb", buffering=0) as opened:
             return opened.read(count) or b""
     except OSError:
         return b""
-
-
-def _own_descriptors() -> list[int]:
-    return [int(entry.name) for entry in Path("/dev/fd").iterdir()]
-
-
-def _is(descriptor: int, status: os.stat_result) -> bool:
-    try:
-        own = os.fstat(descriptor)
-    except OSError:
-        return False
-    return (own.st_dev, own.st_ino) == (status.st_dev, status.st_ino)

@@ -13,7 +13,7 @@ from hermes_doctor.host.bundle import Bundle, StoreProblem, inspect, sidecar
 from hermes_doctor.host.nearby import Kind, nearby
 from hermes_doctor.host.openers import Opener, openers, without_files
 from hermes_doctor.host.shared_disks import Trust, shared_disk
-from hermes_doctor.host.wal_files import LOG_HEADER_BYTES, Busy, Log, read_log, who_is_busy
+from hermes_doctor.host.wal_files import LOG_HEADER_BYTES, Busy, Log, read_log, size_of, who_is_busy
 from hermes_doctor.store.view import StoreView
 
 __all__ = ["MANY_FRAMES", "Fault", "LogFault", "Opener", "faults_of_wreck", "log_faults", "openers_of"]
@@ -78,9 +78,9 @@ def faults_of_wreck(path: Path) -> Iterator[LogFault]:
     except StoreProblem:
         store = path.resolve()
         log = sidecar(store, "-wal")
-        size = _size(log)
+        size = size_of(log)
         if size is not None and size > LOG_HEADER_BYTES:
-            yield LogFault(Fault.WIPED if _size(store) else Fault.ORPHANED, log.name, store, bytes=size)
+            yield LogFault(Fault.WIPED if size_of(store) else Fault.ORPHANED, log.name, store, bytes=size)
         return
     yield from _faults(_Seen(bundle, "unknown", bundle.real_path, cache(lambda: openers(bundle))))
 
@@ -134,7 +134,7 @@ def _of_deleted(seen: _Seen) -> Iterator[LogFault]:
             others = tuple(each for each in seen.openers() if each.pid not in pids and each.store.writes)
             suffix = next(name for name in ("-wal", "-shm", "") if any(name in each.deleted for each in some))
             replaced = any(each.store.inode != bundle.inode for each in some)
-            two = bool(others) or replaced or _size(bundle.wal_path) is not None
+            two = bool(others) or replaced or size_of(bundle.wal_path) is not None
             yield LogFault(fault, *_named(bundle, suffix), retired=some, others=others, two=two)
 
 
@@ -186,7 +186,7 @@ def _of_captures(bundle: Bundle) -> Iterator[LogFault]:
         if file.kind is not Kind.RETIRED_LOG or not file.is_folder:
             continue
         store = file.path / bundle.real_path.name
-        size = _size(sidecar(store, "-wal"))
+        size = size_of(sidecar(store, "-wal"))
         log = read_log(store)
         carried = (size or 0) <= LOG_HEADER_BYTES or (log is not None and log.waiting == log.missing == 0)
         fault = Fault.PUT_ASIDE_CARRIED if carried else Fault.PUT_ASIDE
@@ -203,10 +203,3 @@ def _of_disk(bundle: Bundle) -> Iterator[LogFault]:
 def _named(bundle: Bundle, suffix: str) -> tuple[str, Path]:
     """Return a file's name and the store that it belongs to, as each fault says them."""
     return bundle.real_path.name + suffix, bundle.real_path
-
-
-def _size(file: Path) -> int | None:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return None

@@ -17,6 +17,7 @@ import apsw
 
 from hermes_doctor.host.bundle import copy_file, refuse_if_open_here, sidecar
 from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
+from hermes_doctor.host.wal_files import size_of
 from hermes_doctor.store.cells import CODECS
 from hermes_doctor.store.connecting import connect
 from hermes_doctor.store.damage import Damage
@@ -89,25 +90,18 @@ def _read_header(path: Path, wreck: Wreck) -> int | None:
         wreck.no_header = True
         return None
     # The count is in force where the two counters agree.
-    if header[24:28] == header[92:96] and not _size(sidecar(path, "-wal")):
+    if header[24:28] == header[92:96] and not size_of(sidecar(path, "-wal")):
         wreck.missing = max(0, int.from_bytes(header[28:32], "big") - status.st_size // page_size)
     wreck.torn = status.st_size % page_size != 0
     return page_size
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def _place(path: Path, stack: ExitStack) -> Path | None:
     """Return where the store can be read: where it is, or in a private copy; None where there is no room for one."""
-    beside = [file for file in (sidecar(path, "-wal"), sidecar(path, "-journal")) if _size(file)]
+    beside = [file for file in (sidecar(path, "-wal"), sidecar(path, "-journal")) if size_of(file)]
     if not beside:
         return path
-    needed = _size(path) + sum(map(_size, beside))
+    needed = sum(size_of(file) or 0 for file in (path, *beside))
     with suppress(OSError):
         if needed <= min(_COPIED_BYTES, shutil.disk_usage(tempfile.gettempdir()).free - _SPARE_BYTES):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hermes-doctor-")))
