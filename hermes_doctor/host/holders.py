@@ -108,7 +108,7 @@ def _look_through_proc(bundle: Bundle) -> _Seen:
             seen.blind = seen.blind or bundle.owner in _users(process)
             continue
         if holds:
-            seen.holders.append(Holder(int(process.name), _name(process)))
+            seen.holders.append(Holder(int(process.name), name_of(process)))
             seen.deleted_sidecar = seen.deleted_sidecar or deleted_sidecar
     return seen
 
@@ -122,7 +122,7 @@ def _holds(process: Path, wanted: set[tuple[int, int]], deleted: set[str]) -> tu
             is_deleted = status.st_nlink == 0 and str(entry.readlink()) in deleted
             if (status.st_dev, status.st_ino) not in wanted and not is_deleted:
                 continue
-            if not _may_write(process / "fdinfo" / entry.name):
+            if not may_write(process / "fdinfo" / entry.name):
                 continue
         except FileNotFoundError:
             # Closed since, or a socket of a namespace that is gone.
@@ -132,7 +132,7 @@ def _holds(process: Path, wanted: set[tuple[int, int]], deleted: set[str]) -> tu
     return holds, deleted_sidecar
 
 
-def _may_write(fdinfo: Path) -> bool:
+def may_write(fdinfo: Path) -> bool:
     """Tell from ``flags`` (octal, as open(2) got them) whether a descriptor can write; yes where it is not told."""
     for line in fdinfo.read_text().splitlines():
         if line.startswith("flags:"):
@@ -174,7 +174,8 @@ def _users(process: Path) -> set[int]:
     return set()
 
 
-def _name(process: Path) -> str:
+def name_of(process: Path) -> str:
+    """Return what a process of ``/proc`` calls itself."""
     try:
         return (process / "comm").read_text(errors="replace").strip() or "?"
     except OSError:

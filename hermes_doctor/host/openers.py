@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_doctor.host.bundle import Bundle
+from hermes_doctor.host.holders import may_write, name_of
 from hermes_doctor.host.upstream import printable
 
 _PROC = Path("/proc")
@@ -129,27 +130,15 @@ def _look(pid: int, bundle: Bundle) -> Opener | None:
     for path, file in files.items():
         is_ours = (file.device, file.inode) == (bundle.device, bundle.inode)
         if is_ours or path == str(bundle.real_path):
-            return Opener(pid, _name(process), file, files.get(f"{path}-wal"), files.get(f"{path}-shm"))
+            # Whoever runs as this user gives itself any name, and it is told to a terminal.
+            return Opener(pid, printable(name_of(process)), file, files.get(f"{path}-wal"), files.get(f"{path}-shm"))
     return None
 
 
 def _open_file(process: Path, descriptor: str) -> File | None:
     try:
         status = (process / "fd" / descriptor).stat()
-        writes = _writes(process / "fdinfo" / descriptor)
+        writes = may_write(process / "fdinfo" / descriptor)
         return File(int(descriptor), status.st_dev, status.st_ino, status.st_nlink == 0, writes)
     except (OSError, ValueError):
         return None
-
-
-def _writes(fdinfo: Path) -> bool:
-    flags = re.search(r"^flags:\s*([0-7]+)", fdinfo.read_text(), re.MULTILINE)
-    return flags is None or int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
-
-
-def _name(process: Path) -> str:
-    try:
-        # Whoever runs as this user gives itself any name, and it is told to a terminal.
-        return printable((process / "comm").read_text(errors="replace").strip()) or "?"
-    except OSError:
-        return "?"
