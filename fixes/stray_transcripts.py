@@ -45,13 +45,10 @@ def _mend(mending: Mending, finding: Finding) -> None:
 def _make_session(mending: Mending, stray: Stray) -> None:
     """Make the row that the messages need, as upstream's recovery does; what only the lost one knew is not made up."""
     times = [at for message in missing_messages(stray) if (at := time_of(message)) is not None]
-    title: str | None = f"Recovered {stray.session}"
-    if title is not None and (
-        not title.isprintable()
-        or len(title) > _LONGEST_TITLE
-        or (mending.view.shape.has("sessions", "title") and mending.view.rows(_TAKEN, (title,)))
-    ):
-        title = None
+    title = f"Recovered {stray.session}"
+    fits = title.isprintable() and len(title) <= _LONGEST_TITLE
+    if fits and mending.view.shape.has("sessions", "title"):
+        fits = not mending.view.rows(_TAKEN, (title,))
     _insert(
         mending,
         "sessions",
@@ -60,7 +57,7 @@ def _make_session(mending: Mending, stray: Stray) -> None:
             "source": RECOVERED,
             "started_at": min(times, default=stray.file.changed),
             "last_activity_at": max([*times, stray.file.changed]),
-            "title": title,
+            "title": title if fits else None,
             "message_count": 0,
             "tool_call_count": 0,
         },

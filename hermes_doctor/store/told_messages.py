@@ -91,7 +91,7 @@ def row_of(message: Message, session: str, at: float, shape: Shape) -> dict[str,
     row: dict[str, Cell] = {
         "session_id": session,
         "role": _clean(message["role"]),
-        "content": _stored(message.get("content")),
+        "content": stored_content(message.get("content")),
         "tool_call_id": _text(message.get("tool_call_id")),
         "tool_calls": json.dumps(calls) if calls else None,
         "tool_name": _text(message.get("tool_name")),
@@ -145,7 +145,8 @@ def _projected(content: Any) -> Any:
     return "\n".join(kept) if kept else None
 
 
-def _stored(content: Any) -> Cell:
+def stored_content(content: Any) -> Cell:
+    """Return the cell that the release's flush would write of a content."""
     content = _projected(content)
     if isinstance(content, str) and not content.startswith(STRUCTURED):
         return _clean(content)

@@ -39,7 +39,7 @@ from hermes_doctor.store.told_messages import (
     is_message,
     likeness,
     likeness_of,
-    row_of,
+    stored_content,
     time_of,
     was_written,
 )
@@ -364,8 +364,8 @@ def _of_content(view: StoreView, found: Stray, stored: _Stored | None) -> str | 
         first = first or message
         at = time_of(message)
         times += [] if at is None else [at]
-        content = row_of(message, found.session, 0.0, view.shape).get("content")
-        if trigrams and isinstance(content, str) and "\x00" in content:
+        content = stored_content(message.get("content")) if trigrams else None
+        if isinstance(content, str) and "\x00" in content:
             return NUL_REASON
     begun = min([*times, found.file.changed])
     if newest is not None and newest > begun:
