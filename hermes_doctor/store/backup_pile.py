@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -93,11 +94,12 @@ def failed_attempts(store: Path, size: int) -> int:
     Hermes knows the file by its size and by bytes from both its ends; these are not read here, so the size decides,
     as it does for hermes while somebody has the store open.
     """
-    ledger = next((each for each in around(store) if each.kind is Kind.LEDGER and not each.is_folder), None)
-    if ledger is None or ledger.status.st_size > _LARGEST_LEDGER:
-        return 0
+    ledger = store.with_name(ledger_name(store))
     try:
-        told = json.loads(ledger.path.read_bytes())
+        status = ledger.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_LEDGER:
+            return 0
+        told = json.loads(ledger.read_bytes())
     except (OSError, ValueError, RecursionError):
         return 0
     attempts, fingerprint = (told.get("failed_attempts"), told.get("fingerprint")) if isinstance(told, dict) else (0, 0)
