@@ -53,7 +53,7 @@ NAME = "file-damage"
 
 
 def _find(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
-    key = Path(view.reader.connection.filename if view.bundle is None else view.bundle.real_path).name
+    key = (view.opened if view.bundle is None else view.bundle.real_path).name
     if keys is None or key in keys:
         yield from _findings(key, of_store(view, again=keys is not None))
 
