@@ -17,6 +17,7 @@ from hermes_doctor.store.cells import Cell, quote
 from hermes_doctor.store.index_drift import Condition, comparison, windows
 from hermes_doctor.store.index_state import IndexState, follows_all, is_trigram
 from hermes_doctor.store.search_index import TOOL_CHARACTERS, Layout
+from hermes_doctor.store.varints import varints
 from hermes_doctor.store.view import StoreView
 
 #: Entries of the newest messages that are asked for, beside one of each window of the rest.
@@ -194,8 +195,12 @@ def _agrees(
     """Whether an entry has as many tokens as these texts; None where that cannot be told."""
     if not isinstance(sizes, bytes):
         return False
+    try:
+        told = list(varints(sizes))
+    except ValueError:
+        return False
     agrees: bool | None = True
-    for text, size in zip(texts, _varints(sizes), strict=False):
+    for text, size in zip(texts, told, strict=False):
         counts = _counts(tokenizer, state, text, exactly=exactly)
         if counts is None:
             agrees = None
@@ -276,14 +281,3 @@ def _search(state: IndexState, what: str, how: str) -> str:
 def _quoted(phrase: bytes) -> str:
     """Return a phrase as a query has it."""
     return '"' + phrase.decode().replace('"', '""') + '"'
-
-
-def _varints(data: bytes) -> list[int]:
-    """Return the numbers of a list of SQLite's variable-length integers."""
-    numbers, value = [], 0
-    for byte in data:
-        value = value << 7 | byte & 0x7F
-        if not byte & 0x80:
-            numbers.append(value)
-            value = 0
-    return numbers

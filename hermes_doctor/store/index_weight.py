@@ -8,12 +8,12 @@ in no time, where measuring the tables or the texts would read all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import apsw
 
 from hermes_doctor.store.search_index import INDEXES, Layout, layouts
+from hermes_doctor.store.varints import varints
 from hermes_doctor.store.view import StoreView
 
 #: Bytes of a leaf page with what is around it: FTS5 fills pages of 4,050 bytes, releases set no other size.
@@ -64,7 +64,7 @@ def weigh_indexes(view: StoreView) -> IndexWeight | None:
     if TRIGRAM not in present or not view.shape.has("messages", "id", "content"):
         return None
     try:
-        tokens = _numbers(_record(view, TRIGRAM, _AVERAGES))
+        tokens = list(varints(_record(view, TRIGRAM, _AVERAGES)))
         leaves = {name: _leaves(_record(view, name, _STRUCTURE)) for name in present}
     except ValueError:
         return None
@@ -96,7 +96,7 @@ def _record(view: StoreView, index: str, number: int) -> bytes:
 def _leaves(structure: bytes) -> int:
     """Return of how many leaf pages an index consists. Raises ValueError for what is no structure record."""
     second = structure[4:8] == _SECOND_VERSION
-    numbers = iter(_numbers(structure[8 if second else 4 :]))
+    numbers = varints(structure[8 if second else 4 :])
     try:
         levels, segments, _writes = next(numbers), next(numbers), next(numbers)
         leaves = told = 0
@@ -113,27 +113,6 @@ def _leaves(structure: bytes) -> int:
     if told != segments or next(numbers, None) is not None:
         raise ValueError("not what it says")
     return leaves
-
-
-def _numbers(record: bytes) -> list[int]:
-    """Read a record as SQLite's numbers of variable length. Raises ValueError where the last is cut short."""
-    return list(_each_number(record))
-
-
-def _each_number(record: bytes) -> Iterator[int]:
-    value = length = 0
-    for byte in record:
-        length += 1
-        if length == 9:
-            value = value << 8 | byte
-        else:
-            value = value << 7 | byte & 0x7F
-            if byte & 0x80:
-                continue
-        yield value
-        value = length = 0
-    if length:
-        raise ValueError("cut short")
 
 
 def _bytes_a_character(view: StoreView) -> float:
