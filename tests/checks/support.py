@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Generic, TypeVar
 import pytest
 from filelock import FileLock
 
-from hermes_doctor.engine.model import Check, Finding
+from hermes_doctor.engine.model import FILES, Check, Finding
 from hermes_doctor.engine.rows import ask
 from hermes_doctor.engine.scan import ScanOptions, scan_store
 from hermes_doctor.host.homes import StoreRef
@@ -76,6 +77,8 @@ def findings_of(
 ) -> list[Finding]:
     """Scan the store with the check(s) and return all findings; fails where a check could not do its work.
 
+    Fails, too, where a check finds one row twice; of a file, or of the whole store, it may have several things to say.
+
     ``now``: seconds since the epoch, for thresholds. ``home``: the Hermes home that the store belongs to.
     """
     chosen = [check] if isinstance(check, Check) else list(check)
@@ -84,6 +87,9 @@ def findings_of(
         failed = {r.check.name: r.reason for r in scan.checks if r.status == "failed"}
         assert not failed, failed
         assert scan.reason is None, (scan.condition, scan.reason)
-        return list(scan.findings)
+        findings = list(scan.findings)
+        rows = Counter((each.check, each.row) for each in findings if each.table != FILES and each.key is not None)
+        assert [row for row, times in rows.items() if times > 1] == []
+        return findings
     finally:
         scan.findings.close()
