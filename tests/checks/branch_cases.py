@@ -101,6 +101,12 @@ def row(of: str, place: int) -> str:
 LATER = "(SELECT started_at FROM sessions WHERE id = {branch}) + 3600"
 TWO = (*turn("first", "call_1"), *turn("second", "call_2", "that too"))
 AGAIN = turn("again", "call_9", "done")
+THRICE = (*turn("first", "call_1"), *AGAIN, *turn("again", "call_8"))
+#: The second of three turns is rewound.
+SECOND_REWOUND = (
+    f"UPDATE messages SET active = 0 WHERE session_id = {{parent}} AND id >= {row('parent', 4)}"
+    f" AND id < {row('parent', 8)}"
+)
 GO_ON = (Said("user", "go on"), Said("assistant", "fine", REASONED))
 #: One piece, a user's row after it, and one answer.
 LONG = tuple(Said("assistant" if n % 2 else "user", f"message {n}") for n in range(502))
@@ -203,30 +209,20 @@ CASES: tuple[BranchCase, ...] = (
     # Faults that are not mended, or not wholly.
     BranchCase(
         "several rows fit",
-        (*turn("first", "call_1"), *AGAIN, *turn("again", "call_8")),
+        THRICE,
         lost=tui_turn() | {7: BY_TUI},
         left=2,
         severity="error",
-        before=(
-            "UPDATE messages SET active = 0 WHERE session_id = {parent} AND id >= "
-            + row("parent", 4)
-            + " AND id < "
-            + row("parent", 8),
-        ),
+        before=(SECOND_REWOUND,),
         since="0.16.0",
         to="0.19.0",
     ),
     BranchCase(
         "several rows fit but for their times",
-        (*turn("first", "call_1"), *AGAIN, *turn("again", "call_8")),
+        THRICE,
         lost=tui_turn() | tui_turn(4),
         severity="error",
-        before=(
-            "UPDATE messages SET active = 0 WHERE session_id = {parent} AND id >= "
-            + row("parent", 4)
-            + " AND id < "
-            + row("parent", 8),
-        ),
+        before=(SECOND_REWOUND,),
         since="0.20.0",
     ),
     BranchCase(
