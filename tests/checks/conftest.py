@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tests.checks.left_behind_cases import plots
+from tests.checks.reachable import reachable
 
-__all__ = ["plots"]
+__all__ = ["plots", "reachable"]

@@ -9,9 +9,10 @@ import pytest
 
 from tests.checks.ends_and_counts import Scene, scene
 from tests.checks.left_behind_cases import plots
+from tests.checks.reachable import reachable
 from tests.oracle.releases import Release
 
-__all__ = ["plots"]
+__all__ = ["plots", "reachable"]
 
 
 @pytest.fixture

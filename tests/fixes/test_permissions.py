@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from checks.permissions import CHECK
 from fixes.permissions import FIX
-from hermes_doctor.demo.home import make_demo_home
+from tests.checks.reachable import BACKUP
 from tests.fixes.support import Patient, outcome
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no such bits")
 
-BACKUP = "state.db.malformed-backup-20260901_120000"
-
 
 @pytest.fixture
-def patient() -> Iterator[Patient]:
+def patient(reachable: Path) -> Patient:
     """A store that everybody can read, a backup of it, and one that is private."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    folder.chmod(0o755)
-    store = make_demo_home(folder / "home")
-    store.parent.chmod(0o755)
-    store.chmod(0o644)
+    reachable.chmod(0o644)
     for name, mode in ((BACKUP, 0o440), (f"{BACKUP}_1", 0o600)):
-        store.with_name(name).touch()
-        store.with_name(name).chmod(mode)
-    yield Patient(store, store.parent)
-    shutil.rmtree(folder)
+        reachable.with_name(name).touch()
+        reachable.with_name(name).chmod(mode)
+    return Patient(reachable, reachable.parent)
 
 
 def modes(patient: Patient) -> dict[str, int]:
@@ -56,4 +46,4 @@ def test_a_mode_that_somebody_set_since_is_left(patient: Patient) -> None:
     patient.store.chmod(0o640)
     undone = patient.undo(done.run)
     assert {change.key: change.state for change in undone.changes} == {BACKUP: "restored", "state.db": "changed-since"}
-    assert modes(patient)["state.db"] == 0o640
+    assert modes(patient) == {"state.db": 0o640, BACKUP: 0o440, f"{BACKUP}_1": 0o600}
