@@ -102,10 +102,17 @@ def mend_with_all(patient: Patient, check: Check, fix: Fix) -> StoreFix:
 
 
 def there_and_back(
-    patient: Patient, check: Check, fix: Fix, look: Callable[[Path], SeenT]
+    patient: Patient, check: Check, fix: Fix, look: Callable[[Path], SeenT], *, once: Sequence[Finding] | None = None
 ) -> tuple[SeenT, SeenT, SeenT]:
-    """Mend with that fix and take it back: what is seen of the store before, between and behind the two."""
+    """Mend with that fix and take it back: what is seen of the store before, between and behind the two.
+
+    ``once``: all that is found before; fails then as :func:`mended_once` does.
+    """
     before = look(patient.store)
+    if once is not None:
+        with mended_once(patient, check, fix, once):
+            between = look(patient.store)
+        return before, between, look(patient.store)
     done = patient.mend(checks=[check], fixes=[fix])
     between = look(patient.store)
     if done.run is not None:
