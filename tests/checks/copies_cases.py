@@ -7,8 +7,9 @@ compaction put it away. ``A.column``: the same, but for that column. ``S`` is a 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,8 @@ import apsw
 from hermes_doctor.engine.model import Check, Finding
 from hermes_doctor.engine.rows import ask, find
 from hermes_doctor.store.reader import Pace
-from tests.checks.support import Planted, by_key
+from hermes_doctor.store.view import StoreView
+from tests.checks.support import Planted, by_key, findings_of
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import open_store
@@ -183,6 +185,33 @@ def places_of(rows: Iterable[tuple[Any, ...]]) -> dict[Any, int]:
         places[message] = before[session]
         before[session] += 1
     return places
+
+
+def found_in(home: Home, version: str, cases: tuple[CopyCase, ...], check: Check) -> Planted[CopyCase]:
+    """The cases that the release can show, planted, and what the check finds of them."""
+    now = time.time()
+    chosen = plant(home, version, now, cases)
+    return Planted(home, now, tuple(chosen), tuple(findings_of(home.store, check, home=home.path, now=now)))
+
+
+def wrong_cases(store: Planted[CopyCase], check: Check, look: Callable[[StoreView], Iterable[Any]]) -> dict[str, Any]:
+    """The sessions of which something else is said than is wanted: the places of copies, of doubts, of refusals.
+
+    ``look``: the rule's groups of copies; those of a rule that knows no doubt are all certain.
+    """
+    said: dict[Any, tuple[set[int], set[int], set[int]]] = {}
+    with view_of(store.home.store, home=store.home.path, now=store.now) as view:
+        places = places_of(view.rows("SELECT id, session_id FROM messages ORDER BY id"))
+        for group in look(view):
+            (finding,) = ask(check, [group.ids[0]], view)
+            kind = 1 if not getattr(group, "certain", True) else 2 if finding.refusal else 0
+            said.setdefault(group.session, (set(), set(), set()))[kind].update(places[each] for each in group.ids)
+    wanted = {
+        case.name: (set(case.copies), set(case.doubted), set(case.refused))
+        for case in store.cases
+        if case.copies or case.doubted or case.refused
+    }
+    return {name: said.get(name) for name in said.keys() | wanted.keys() if said.get(name) != wanted.get(name)}
 
 
 def asked(store: Planted[CopyCase], check: Check) -> list[list[Finding]]:

@@ -11,26 +11,22 @@ import pytest
 from checks import archived_copies as check
 from checks.archived_copies import CHECK
 from hermes_doctor.engine.model import Bucket, Severity
-from hermes_doctor.engine.rows import ask
 from hermes_doctor.store import archived_copies as rule
 from hermes_doctor.store import copies
 from hermes_doctor.store.archived_copies import archived_copies
 from hermes_doctor.store.copies import Standing
-from tests.checks.copies_cases import ARCHIVED, REPLAYS, CopyCase, asked, places_of, plant
+from tests.checks.copies_cases import ARCHIVED, REPLAYS, CopyCase, asked, found_in, wrong_cases
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.history import SUMMARY_PREFIX
 from tests.oracle.home import Home
 from tests.oracle.releases import get
 from tests.oracle.steps import call, sql
-from tests.store.views import view_of
 
 STORES = ("0.18.0", "0.22.2")
 
 
 def plant_cases(home: Home, version: str, cases: tuple[CopyCase, ...] = ARCHIVED) -> Planted[CopyCase]:
-    now = time.time()
-    chosen = plant(home, version, now, cases)
-    return Planted(home, now, tuple(chosen), tuple(findings_of(home.store, CHECK, home=home.path, now=now)))
+    return found_in(home, version, cases, CHECK)
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +34,10 @@ def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return once_a_release(plant_cases, tmp_path_factory)
 
 
-def wrong_cases(store: Planted[CopyCase]) -> dict[str, Any]:
-    """The sessions of which something else is said than is wanted: the places of copies, and of refusals."""
-    said: dict[Any, tuple[set[int], set[int]]] = {}
-    with view_of(store.home.store, home=store.home.path, now=store.now) as view:
-        places = places_of(view.rows("SELECT id, session_id FROM messages ORDER BY id"))
-        for found in archived_copies(view):
-            (finding,) = ask(CHECK, [found.ids[0]], view)
-            kind = 0 if finding.refusal is None else 1
-            said.setdefault(found.session, (set(), set()))[kind].update(places[each] for each in found.ids)
-    wanted = {case.name: (set(case.copies), set(case.refused)) for case in store.cases if case.copies or case.refused}
-    return {name: said.get(name) for name in said.keys() | wanted.keys() if said.get(name) != wanted.get(name)}
-
-
 @pytest.mark.parametrize("version", STORES)
 def test_each_case_is_judged_right(planted: Callable[[str], Planted[CopyCase]], version: str) -> None:
     store = planted(version)
-    assert wrong_cases(store) == {}
+    assert wrong_cases(store, CHECK, archived_copies) == {}
     for finding in store.findings:
         assert finding.severity is Severity.INFO
         assert finding.bucket is (Bucket.REFUSED if finding.refusal else Bucket.UNSAFE)
@@ -136,4 +119,4 @@ def test_a_wrong_variant_fails(
 ) -> None:
     module, what, wrong = VARIANTS[name]
     monkeypatch.setattr(module, what, wrong)
-    assert wrong_cases(planted("0.22.2")) != {}
+    assert wrong_cases(planted("0.22.2"), CHECK, archived_copies) != {}

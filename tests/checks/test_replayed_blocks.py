@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,10 +12,9 @@ import pytest
 from checks import replayed_blocks as check
 from checks.replayed_blocks import CHECK
 from hermes_doctor.engine.model import Bucket, Severity
-from hermes_doctor.engine.rows import ask
 from hermes_doctor.store import copies, replays
 from hermes_doctor.store.replays import blocks
-from tests.checks.copies_cases import REPLAYS, CopyCase, asked, places_of, plant
+from tests.checks.copies_cases import REPLAYS, CopyCase, asked, found_in, wrong_cases
 from tests.checks.support import Planted, by_key, findings_of, once_a_release
 from tests.oracle.home import Home
 from tests.oracle.steps import call, ref, sql
@@ -26,9 +24,7 @@ STORES = ("0.13.0", "0.16.0", "0.22.2")
 
 
 def plant_cases(home: Home, version: str, cases: tuple[CopyCase, ...] = REPLAYS) -> Planted[CopyCase]:
-    now = time.time()
-    chosen = plant(home, version, now, cases)
-    return Planted(home, now, tuple(chosen), tuple(findings_of(home.store, CHECK, home=home.path, now=now)))
+    return found_in(home, version, cases, CHECK)
 
 
 @pytest.fixture(scope="module")
@@ -36,27 +32,10 @@ def planted(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return once_a_release(plant_cases, tmp_path_factory)
 
 
-def wrong_cases(store: Planted[CopyCase]) -> dict[str, Any]:
-    """The sessions of which something else is said than is wanted: the places of copies, of doubts, of refusals."""
-    said: dict[Any, tuple[set[int], set[int], set[int]]] = {}
-    with view_of(store.home.store, home=store.home.path, now=store.now) as view:
-        places = places_of(view.rows("SELECT id, session_id FROM messages ORDER BY id"))
-        for block in blocks(view):
-            (finding,) = ask(CHECK, [block.ids[0]], view)
-            kind = 1 if not block.certain else 2 if finding.refusal else 0
-            said.setdefault(block.session, (set(), set(), set()))[kind].update(places[each] for each in block.ids)
-    wanted = {
-        case.name: (set(case.copies), set(case.doubted), set(case.refused))
-        for case in store.cases
-        if case.copies or case.doubted or case.refused
-    }
-    return {name: said.get(name) for name in said.keys() | wanted.keys() if said.get(name) != wanted.get(name)}
-
-
 @pytest.mark.parametrize("version", STORES[1:])
 def test_each_case_is_judged_right(planted: Callable[[str], Planted[CopyCase]], version: str) -> None:
     store = planted(version)
-    assert wrong_cases(store) == {}
+    assert wrong_cases(store, CHECK, blocks) == {}
     counted: Counter[tuple[Any, Bucket]] = Counter()
     for finding in store.findings:
         assert (finding.severity is Severity.WARNING) == ("written again" in finding.summary)
@@ -157,4 +136,4 @@ def test_a_wrong_variant_fails(
 ) -> None:
     module, what, wrong = VARIANTS[name]
     monkeypatch.setattr(module, what, wrong)
-    assert wrong_cases(planted("0.22.2")) != {}
+    assert wrong_cases(planted("0.22.2"), CHECK, blocks) != {}
