@@ -84,10 +84,12 @@ def test_a_chat_that_may_be_in_use_is_left(planted: Callable[[str], Planted[Null
     store = planted("0.22.2")
     keys = [finding.key for finding in store.findings]
     written = time.time() - 3600
-    for held, now, refused in (("yes", written + 60, True), ("yes", written + 900, False), ("no", written + 60, False)):
+    left, mends = {Bucket.REFUSED}, {Bucket.SAFE, Bucket.UNSAFE}
+    for held, now, wanted in (("yes", written + 60, left), ("yes", written + 900, mends), ("no", written + 60, mends)):
         with view_of(store.home.store, held=held, now=now) as view:
-            buckets = {finding.bucket for finding in ask(CHECK, keys, view)}
-        assert (buckets == {Bucket.REFUSED}) is refused
+            found = list(ask(CHECK, keys, view))
+        assert [finding.key for finding in found] == keys
+        assert {finding.bucket for finding in found} == wanted
 
 
 def test_a_store_without_what_the_question_needs(home: Home, oracle: None) -> None:
