@@ -130,6 +130,7 @@ def test_the_estimate_is_near_what_it_estimates(make: Make, version: str) -> Non
     with view_of(home.store) as view:
         weight = weigh_indexes(view)
         assert weight is not None
+        assert weight.by_index.keys() == {"messages_fts", TRIGRAM}
         kinds = ("_data", "_content") if version == "0.19.0" else ("_data",)
         for name, told in weight.by_index.items():
             names = ", ".join(f"'{name}{kind}'" for kind in kinds)

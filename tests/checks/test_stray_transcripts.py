@@ -104,6 +104,8 @@ def test_a_store_in_use_is_left(made: Callable[[str], Made]) -> None:
     with view_of(home.store, home=home.path, held="yes") as view:
         found = list(CHECK.rules[0].find(view, None))  # type: ignore[union-attr]
     assert {finding.bucket for finding in found} == {Bucket.REFUSED}
+    told = {finding.session for finding in findings_of(home.store, CHECK, home=home.path)}
+    assert {finding.session for finding in found} == told
 
 
 def test_only_plain_files_of_the_folder_are_read(home: Home, oracle: None) -> None:

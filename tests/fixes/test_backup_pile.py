@@ -139,3 +139,7 @@ def test_nothing_comes_back_from_a_twin_that_changed(patient: Patient) -> None:
     patient.store.with_name(NEW).write_bytes(b"b")
     undone = patient.undo(done.run)
     assert states(undone.changes) == {f"{OLD}-wal": "restored", OLD: "changed-since"}
+    assert {name: content for name, (content, _mode, _time) in backups(patient).items()} == {
+        **{name: content for name, content in BYTES.items() if name != OLD},
+        NEW: b"b",
+    }

@@ -174,7 +174,7 @@ def test_hermess_own_probe_is_content(hurt: Callable[..., Patient], version: str
     """It stores a message and takes it back; what it says of a well store is what it has to say."""
     damages = SEVERAL["inline" if version < "0.20" else "external"]
     well, patient = hurt(version, name="well"), hurt(version, *damages)
-    mend(patient)
+    assert mend(patient) == FIXED
     code = (
         "import json, sys; from pathlib import Path\n"
         f"from hermes_state{'_repair' if version > '0.20' else ''} import _db_opens_cleanly as probe\n"

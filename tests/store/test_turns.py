@@ -128,6 +128,7 @@ def test_a_long_session_is_read_in_slices_where_statements_must_be_short(
     ids = [f"s{n}" for n in range(SESSIONS)]
     with view_of(store) as view:
         whole = list(broken_turns(view, ids))
+        assert whole
         monkeypatch.setattr(turns, "_SLICE", 3)
         view.reader.pace = Pace.SLICED
         assert list(broken_turns(view, ids)) == whole
