@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hermes_doctor.host.homes import default_home, profile_of, real
+from hermes_doctor.host.homes import default_home, real, root_of
 from hermes_doctor.host.openers import PYTHON_NAME
 
 Version = tuple[int, ...]
@@ -98,7 +98,7 @@ def linked_by_process(pid: int) -> tuple[Path, Linked] | None:
 
 def installed_python(home: Path) -> Path | None:
     """Return the Python that the hermes of a home is installed in; None where that cannot be told."""
-    root = home.absolute() if profile_of(home) == "default" else home.absolute().parent.parent
+    root = root_of(home)
     if real(root) == real(default_home()):
         launcher = shutil.which("hermes")
         found = _behind(Path(launcher)) if launcher is not None else None

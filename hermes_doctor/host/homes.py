@@ -83,6 +83,12 @@ def profile_of(home: Path) -> str:
     return absolute.name if _is_profile(absolute) else "default"
 
 
+def root_of(home: Path) -> Path:
+    """Return the root that a home is of: itself, or where the profile's folder lies."""
+    absolute = home.absolute()
+    return absolute.parent.parent if _is_profile(absolute) else absolute
+
+
 def _of_home(home: Path) -> list[StoreRef]:
     own = StoreRef(home / STORE_NAME, home, profile_of(home))
     refs = [own] if _has_store(home) else []

@@ -17,7 +17,7 @@ from pathlib import Path
 import apsw
 
 from hermes_doctor.host.bundle import StoreProblem
-from hermes_doctor.host.homes import PROFILE_NAME, STORE_NAME, StoreRef, profile_of, real, resolve_targets
+from hermes_doctor.host.homes import PROFILE_NAME, STORE_NAME, StoreRef, profile_of, real, resolve_targets, root_of
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.opening import open_without_trace
 from hermes_doctor.store.reader import Reader, Values, in_keys
@@ -57,11 +57,6 @@ def label_of(profile_name: Cell) -> str | None:
     """Return the profile that a session is labelled for; None where it is not, which is normal."""
     name = profile_name.strip() if isinstance(profile_name, str) else ""
     return name if PROFILE_NAME.fullmatch(name) else None
-
-
-def root_of(home: Path) -> Path:
-    """Return the root that a home is of: itself, or where the profile's folder lies."""
-    return home if profile_of(home) == DEFAULT else home.absolute().parent.parent
 
 
 def profiles(view: StoreView) -> frozenset[str]:
