@@ -102,13 +102,13 @@ def _single_rows(
             continue
         try:
             numbers = _some_rowids(connection, table.name, chance)
+            row = _row_question(connection, table)
         except (apsw.CorruptError, apsw.NotADBError):
             sample.by_table[table.name] = [Problem(Kind.STOPPED, name=table.name)]
             continue
-        except apsw.SQLError:
-            # A table without such numbers.
+        except (apsw.SQLError, UnicodeDecodeError):
+            # A table without such numbers, or one with a column whose name is no text.
             continue
-        row = _row_question(connection, table)
         looks.append(_Looks(table.name, table.name, row, row, iter(numbers)))
         for index in trees:
             entry = _entry_question(connection, table, index) if index.is_index and index.table == table.name else None

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
@@ -157,6 +157,18 @@ def test_a_sample_is_bounded(a_store: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(looked_at, int)
     # A row costs a page or two for each level of its tree; the ends of the tables are read once.
     assert 10 <= looked_at < 150
+
+
+@pytest.mark.usefixtures("sampled")
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_column_whose_name_is_no_text_is_no_damage(a_store: Path, deep: bool) -> None:
+    with closing(apsw.Connection(str(a_store))) as store:
+        store.execute("CREATE TABLE odd (caf_ INTEGER)")
+        store.execute("INSERT INTO odd VALUES (1)")
+        store.pragma("writable_schema", True)
+        statement = "CREATE TABLE odd (caf\xe9 INTEGER)".encode("latin-1")
+        store.execute("UPDATE sqlite_schema SET sql = CAST(? AS TEXT) WHERE name = 'odd'", (statement,))
+    assert diagnosed(a_store, deep=deep).findings == []
 
 
 @pytest.mark.usefixtures("sampled")
