@@ -164,7 +164,9 @@ def test_a_sample_is_bounded(a_store: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_column_whose_name_is_no_text_is_no_damage(a_store: Path, deep: bool) -> None:
     with closing(apsw.Connection(str(a_store))) as store:
         store.execute("CREATE TABLE odd (caf_ INTEGER)")
-        store.execute("INSERT INTO odd VALUES (1)")
+        # So many that the table is not looked at as a whole.
+        with store:
+            store.executemany("INSERT INTO odd VALUES (?)", ((number,) for number in range(5000)))
         store.pragma("writable_schema", True)
         statement = "CREATE TABLE odd (caf\xe9 INTEGER)".encode("latin-1")
         store.execute("UPDATE sqlite_schema SET sql = CAST(? AS TEXT) WHERE name = 'odd'", (statement,))
