@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 import apsw
@@ -25,10 +24,13 @@ from checks import CHECKS
 from hermes_doctor.engine.defects import OthersDefectError
 from hermes_doctor.engine.model import Check, Finding, RelationRule, Rule, Safety
 from hermes_doctor.engine.rows import ask, find
+from hermes_doctor.host.installed import may_be_declared
 from hermes_doctor.store.cells import Key
 from hermes_doctor.store.view import StoreView
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from hermes_doctor.engine.cure import Fix
 
 #: The entry-point group through which other packages bring checks.
@@ -74,7 +76,7 @@ def catalogue() -> Catalogue:
     checks = list(CHECKS)
     brought: dict[str, Fix] = {}
     problems: list[str] = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in _entry_points():
         try:
             if entry.name in {check.name for check in checks}:
                 raise UnusableError("its name is taken")
@@ -87,6 +89,15 @@ def catalogue() -> Catalogue:
         if fix is not None:
             brought[check.name] = fix
     return Catalogue(tuple(checks), brought, tuple(problems))
+
+
+def _entry_points() -> Sequence[EntryPoint]:
+    if not may_be_declared(GROUP):
+        return ()
+    # Only here: it takes longer than all of our own checks.
+    from importlib.metadata import entry_points
+
+    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
 
 
 def _package(entry: EntryPoint) -> str:
