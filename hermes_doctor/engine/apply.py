@@ -271,6 +271,7 @@ class _Run:
             fix.outcome, fix.exit_code = "partly-fixed", ExitCode.FINDINGS
         else:
             fix.outcome, fix.exit_code = "fixed", ExitCode.CLEAN
+        reach(Step.FINISHED)
         if fix.run is None:
             return
         if self.journal.discard_if_empty(fix.run):

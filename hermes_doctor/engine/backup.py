@@ -19,6 +19,7 @@ from urllib.parse import quote as percent_encoded
 
 import apsw
 
+from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.host.room import free_bytes
 from hermes_doctor.host.upstream import for_damage, printable
 from hermes_doctor.store.cells import quote
@@ -82,6 +83,7 @@ def make_backup(store: Path, folder: Path, progress: BackupProgress | None = Non
             _copy(store, partial, progress)
             _put_on_disk(partial)
             partial.rename(final)
+            reach(Step.BACKUP_NAMED)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
@@ -145,10 +147,12 @@ def _copy(store: Path, partial: Path, progress: BackupProgress | None) -> None:
             with target.backup("main", source, "main") as copying:
                 while not copying.done:
                     copying.step(_STEP_PAGES)
+                    reach(Step.BACKING_UP)
                     if progress is not None:
                         progress(1 - copying.remaining / max(copying.page_count, 1))
         finally:
             target.close()
+        reach(Step.BACKUP_COPIED)
     problem = _problem_of(partial, shape, counts, thorough=size <= _QUICK_CHECK_BYTES)
     if problem is not None:
         raise BackupError(f"the copy does not pass its check ({problem}): look at the store first: {for_damage(store)}")

@@ -19,6 +19,7 @@ from hermes_doctor.engine.journal import folder_of
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.plan import Outcome
 from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
+from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.stopping import Stop, Stopped
 from hermes_doctor.host.bundle import Bundle, Condition
 from hermes_doctor.host.holders import named, others_at
@@ -190,6 +191,7 @@ def _do(result: StoreCompact, stop: Stop, progress: Progress | None) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
             locks.enter_context(doctor_lock(folder))
             locks.enter_context(upstream_maintenance_lock(result.ref.path))
+            reach(Step.COMPACT_LOCKED)
             work.run()
     except LockTakenError as taken:
         result.end("refused", ExitCode.BUSY, busy(taken.holder))
@@ -237,9 +239,11 @@ class _Work:
             if others:
                 raise Stopped(f"{others} opened the store meanwhile")
             self.result.before = self._extent(connection)
+            reach(Step.COMPACT_CHECKED)
             with self._watched(connection, "compacting"):
                 connection.execute("VACUUM")
             self.done = True
+            reach(Step.COMPACTED)
             if self.bundle.journal_mode == "wal":
                 alone = not others_at(self.bundle)
                 mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if alone else apsw.SQLITE_CHECKPOINT_PASSIVE
@@ -249,8 +253,10 @@ class _Work:
                 # A log that was not there goes with its last connection, as ever; locks keep everybody else out.
                 keep = not alone or self.bundle.wal_bytes is not None
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(keep))
+            reach(Step.COMPACT_CUT)
             self.result.after = self._extent(connection)
             self._verify(connection, before)
+            reach(Step.COMPACT_VERIFIED)
         finally:
             connection.close()
         self.result.end("compacted", ExitCode.CLEAN)

@@ -14,6 +14,7 @@ from hermes_doctor.engine.defects import defect
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, Severity, has_table
 from hermes_doctor.engine.rows import find_again, relations, row_passes, run_pass
+from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.host.bundle import Bundle, Condition, StoreProblem
 from hermes_doctor.host.holders import Holder
 from hermes_doctor.host.homes import StoreRef
@@ -152,7 +153,9 @@ def scan_store(
             store = open_without_trace(ref.path)
             try:
                 _describe(scan, store)
+                reach(Step.SCANNING)
                 _examine(scan, store, checks, options, progress, look)
+                reach(Step.SCANNED)
                 # Nobody may write to what was read as immutable: if somebody began to, read it anew.
                 if not store.moved() or tries_left == 1:
                     scan.consistent = scan.consistent and not store.moved()

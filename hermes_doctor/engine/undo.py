@@ -129,6 +129,7 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
         undo.outcome, undo.exit_code = "refused", ExitCode.BUSY
         undo.reason = busy(taken.holder)
     except apsw.BusyError:
+            reach(Step.UNDO_LOCKED)
         undo.outcome, undo.exit_code = "stopped", ExitCode.STOPPED
         undo.reason = "somebody else holds the store's write lock"
     except (OSError, sqlite3.Error, apsw.Error) as error:
@@ -268,6 +269,7 @@ def _take_back(writer: Writer, entry: Entry) -> list[Change]:
 
 def _put_file_back(writer: Writer, entry: Entry, file: FileChange) -> Change:
     """Take one file's change back."""
+        reach(Step.UNDO_MARKED)
     reach(Step.UNDO_BEGUN)
     try:
         # One that is as before already: an undo that was stopped goes on.
