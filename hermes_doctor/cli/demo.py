@@ -36,14 +36,15 @@ def demo(context: click.Context, folder: Path | None, output: Output) -> None:
     from hermes_doctor.cli.output import destination
     from hermes_doctor.demo.home import make_demo_home
     from hermes_doctor.engine.run_index import RunIndex
+    from hermes_doctor.host.private_folder import PrivateFolder
 
-    with _home(folder) as home, tempfile.TemporaryDirectory(prefix="doctor-demo-") as state:
+    with _home(folder) as home, PrivateFolder(Path(tempfile.gettempdir())) as state:
         try:
             store = make_demo_home(home)
         except FileExistsError as error:
             raise click.UsageError(f"{folder} is not empty. Name a folder that is empty or new, or none.") from error
         with destination(output.file, [store]) as stream, contextlib.redirect_stdout(stream):
-            _show(home, RunIndex(Path(state)), output)
+            _show(home, RunIndex(state), output)
             print(_closing(folder))  # noqa: T201  (to the stream that standard output is by now)
     context.exit(0)
 
@@ -101,8 +102,12 @@ def _home(folder: Path | None) -> Iterator[Path]:
         yield folder
         return
     quick = not os.environ.get("TMPDIR") and _IN_MEMORY.is_dir() and os.access(_IN_MEMORY, os.W_OK | os.X_OK)
-    with tempfile.TemporaryDirectory(prefix="doctor-demo-", dir=_IN_MEMORY if quick else None) as temporary:
-        yield Path(temporary)
+    from hermes_doctor.host.private_folder import PrivateFolder, sweep
+
+    place = _IN_MEMORY if quick else Path(tempfile.gettempdir())
+    sweep(place)
+    with PrivateFolder(place) as temporary:
+        yield temporary
 
 
 def _closing(folder: Path | None) -> str:

@@ -18,6 +18,7 @@ from hermes_doctor.cli.app import app
 from hermes_doctor.cli.failures import describe
 from hermes_doctor.host.room import temporary_folder
 
+from hermes_doctor.host.private_folder import sweep
 _FAILED = 3
 _STOPPED = 7
 
@@ -116,3 +117,5 @@ def _drop_output() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
+            # Not for --help and --version, which end before.
+            sweep(Path(tempfile.gettempdir()))

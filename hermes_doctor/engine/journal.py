@@ -26,6 +26,7 @@ from sqlite_utils.db import Table
 from hermes_doctor.engine.changes import ColumnOrder
 from hermes_doctor.engine.file_changes import FileChange
 from hermes_doctor.host.homes import real
+from hermes_doctor.host.private_folder import PrivateFolder
 
 FOLDER = "doctor"
 FILE = "doctor.db"
@@ -106,7 +107,7 @@ class Journal:
     def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         """Open or make the journal in that ``doctor`` folder; raises OSError or sqlite3.Error where it cannot."""
         self.path = folder / FILE
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._copy: PrivateFolder | None = None
         if read_only:
             self._database = Database(self._open_for_reading())
             return
@@ -290,7 +291,7 @@ class Journal:
         """Close the journal."""
         self._database.close()
         if self._copy is not None:
-            self._copy.cleanup()
+            self._copy.close()
 
     def __enter__(self) -> Self:
         return self
@@ -308,8 +309,8 @@ class Journal:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
                 raise
-        self._copy = tempfile.TemporaryDirectory(prefix="doctor-")
-        copy = Path(self._copy.name) / FILE
+        self._copy = PrivateFolder(Path(tempfile.gettempdir()))
+        copy = self._copy.path / FILE
         for suffix in ("", "-journal"):
             shutil.copyfile(f"{self.path}{suffix}", f"{copy}{suffix}")
         sqlite3.connect(copy).execute("SELECT count(*) FROM sqlite_schema").connection.close()

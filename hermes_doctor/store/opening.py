@@ -45,6 +45,7 @@ from hermes_doctor.host.bundle import (
 )
 from hermes_doctor.host.holders import Holding, find_holding, named
 from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
+from hermes_doctor.host.private_folder import PrivateFolder
 from hermes_doctor.host.upstream import for_damage, printable
 from hermes_doctor.store.cells import CODECS
 from hermes_doctor.store.connecting import BUSY_SECONDS, connect
@@ -352,9 +353,7 @@ def _copied(request: _Request) -> _Opened:
         try:
             if shutil.disk_usage(request.temporary).free < needed:
                 raise _NoRoom(needed, request.temporary)
-            private = tempfile.TemporaryDirectory(
-                prefix="hermes-doctor-", dir=request.temporary, ignore_cleanup_errors=True
-            )
+            private = PrivateFolder(request.temporary)
         except OSError:
             # It is missing, or not writable.
             raise _NoRoom(needed, request.temporary) from None

@@ -17,6 +17,7 @@ import apsw
 
 from hermes_doctor.host.bundle import copy_file, refuse_if_open_here, sidecar
 from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
+from hermes_doctor.host.private_folder import PrivateFolder
 from hermes_doctor.host.wal_files import size_of
 from hermes_doctor.store.cells import CODECS
 from hermes_doctor.store.connecting import connect
@@ -104,7 +105,7 @@ def _place(path: Path, stack: ExitStack) -> Path | None:
     needed = sum(size_of(file) or 0 for file in (path, *beside))
     with suppress(OSError):
         if needed <= min(_COPIED_BYTES, shutil.disk_usage(tempfile.gettempdir()).free - _SPARE_BYTES):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hermes-doctor-")))
+            folder = Path(stack.enter_context(PrivateFolder(Path(tempfile.gettempdir()))))
             for file in (path, *beside):
                 copy_file(file, folder / f"state.db{file.name.removeprefix(path.name)}")
             return folder / "state.db"

@@ -32,7 +32,7 @@ def test_the_whole_story(tmp_path: Path) -> None:
     # Nothing is left of it, and the user's own state folder never heard of it.
     assert listing(tmp_path) == {}
     folder = Path(typed[0][1])
-    assert folder.name.startswith("doctor-demo-")
+    assert folder.name.startswith("hermes-doctor-")
     assert not folder.exists()
 
 
