@@ -206,6 +206,31 @@ def test_counting(files: Files, pace: Pace) -> None:
     assert reader.count(None) is None
 
 
+def test_in_slices_all_is_counted_at_once_where_nobody_waits_and_an_index_tells(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_COUNTED_AT_ONCE", 100)
+    made = files.make("CREATE TABLE t(id INTEGER PRIMARY KEY, v, wide, wider, widest)")
+    fill(made, range(1, 1001, 3))
+
+    def slices(*, rests: bool) -> int:
+        reader = files.reader(Pace.SLICED, rests=rests)
+        table = table_of(reader)
+        with counted(reader.connection) as statements:
+            assert reader.count(table) == 334
+        return sum(statement.startswith("SELECT count(*)") for statement in statements)
+
+    assert slices(rests=False) == 4, "without an index the rows themselves are gone through"
+    made.execute("CREATE INDEX by_v ON t(v)")
+    assert slices(rests=False) == 1
+    assert slices(rests=True) == 4
+    monkeypatch.setattr(module, "_COUNTED_ALONE", 1000)
+    assert slices(rests=False) == 1
+    made.execute("INSERT INTO t(id) VALUES (5000)")
+    made.execute("DELETE FROM t WHERE id = 1")
+    assert slices(rests=False) == 4
+
+
 # ---- Cells that are no text
 
 BAD = b"caf\xe9"
