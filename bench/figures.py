@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ def at_least(name: str, value: float | None, limit: float, unit: str = "", note:
 def plain(name: str, value: float | None, unit: str = "", note: str = "") -> Figure:
     """Return a figure of which nothing was promised."""
     return Figure(name, value, unit, note=note)
+
+
+def unpromised(figure: Figure) -> Figure:
+    """Return the figure without its promise, for a case to which that does not apply."""
+    return replace(figure, target="", met=None)
 
 
 def number(value: float) -> str:

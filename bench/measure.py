@@ -1,4 +1,4 @@
-"""Running something in a process of its own and taking its time and its peak memory."""
+"""Running things in processes of their own, in turns, and taking their time and their peak memory."""
 
 from __future__ import annotations
 
@@ -7,39 +7,137 @@ import os
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: What takes longer than this in all is not run as often as asked, but for these times at least.
+_ENOUGH_SECONDS = 90.0
+_LEAST_TIMES = 3
+
+
+@dataclass(frozen=True)
+class Task:
+    """Python code that is timed in a fresh interpreter.
+
+    ``before``: code that is timed by itself (imports, as a rule). ``work``: what is measured; what it leaves in
+    ``answer`` is handed back. ``environment``: the whole of it, None for ours. ``prepare`` is called here before each
+    run, untimed.
+    """
+
+    work: str
+    before: str = ""
+    environment: Mapping[str, str] | None = None
+    prepare: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Median seconds and highest peak memory (bytes) of several runs."""
+    """Of several runs: median seconds of the work, and of what came before it; median CPU seconds of the work
+    (all threads); highest peak memory in bytes, the interpreter's own included; the answer of the last run.
+    """
 
     seconds: float
     peak_bytes: int
+    before_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    times: int = 1
+    answer: Any = None
+
+    @property
+    def whole_seconds(self) -> float:
+        """The work and what came before it."""
+        return self.before_seconds + self.seconds
+
+
+@dataclass
+class _Runs:
+    """What the runs of one task came to so far."""
+
+    seconds: list[float] = field(default_factory=list)
+    before: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    peak: int = 0
+    answer: Any = None
+
+    @property
+    def enough(self) -> bool:
+        """Whether it has taken so long that it need not be run again."""
+        return len(self.seconds) >= _LEAST_TIMES and sum(self.seconds) + sum(self.before) > _ENOUGH_SECONDS
 
 
 _RUNNER = """
-import json, resource, sys, time
-started = time.perf_counter()
+import json, sys, time
+answer, told = None, {}
+begun = time.perf_counter()
 exec(sys.argv[1])
-taken = time.perf_counter() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-json.dump([taken, peak], sys.stderr)
+told["before"] = time.perf_counter() - begun
+begun, busy = time.perf_counter(), time.process_time()
+exec(sys.argv[2])
+told["seconds"], told["cpu"] = time.perf_counter() - begun, time.process_time() - busy
+try:
+    # Not ru_maxrss: on Linux it begins with what the parent took.
+    with open("/proc/self/status") as status:
+        told["peak"] = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+except OSError:
+    import resource
+    told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+told["answer"] = answer
+with open(sys.argv[3], "w") as file:
+    json.dump(told, file)
 """
 
 
 def measure(code: str, *, times: int = 5) -> Measured:
     """Run Python code in a fresh process that many times; imports count, the interpreter's own start does not."""
-    taken: list[tuple[float, int]] = []
+    return compare({"": Task(code)}, times=times)[""]
+
+
+def compare(tasks: Mapping[str, Task], *, times: int = 5) -> dict[str, Measured]:
+    """Run tasks in turns, so that all of them meet the same machine.
+
+    What takes minutes is run three times, however often is asked. Raises RuntimeError where a task fails.
+    """
+    runs = {name: _Runs() for name in tasks}
     for _ in range(times):
+        for name, task in tasks.items():
+            if not runs[name].enough:
+                _note(runs[name], _run(task))
+    return {name: _measured(each) for name, each in runs.items()}
+
+
+def _run(task: Task) -> dict[str, Any]:
+    if task.prepare is not None:
+        task.prepare()
+    environment = dict(os.environ if task.environment is None else task.environment)
+    with tempfile.NamedTemporaryFile(suffix=".json") as told:
+        command = [sys.executable, "-c", _RUNNER, task.before, task.work, told.name]
         done = subprocess.run(
-            [sys.executable, "-c", _RUNNER, code],
+            command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            check=True,
+            check=False,
             text=True,
-            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+            env=environment,
         )
-        seconds, peak = json.loads(done.stderr.splitlines()[-1])
-        taken.append((seconds, peak))
-    return Measured(statistics.median(t for t, _ in taken), max(p for _, p in taken))
+        if done.returncode != 0:
+            raise RuntimeError(f"what was to be measured ended with {done.returncode}: {done.stderr[-2000:]}")
+        values: dict[str, Any] = json.loads(Path(told.name).read_text(encoding="utf-8"))
+    return values
+
+
+def _note(runs: _Runs, told: dict[str, Any]) -> None:
+    runs.seconds.append(told["seconds"])
+    runs.before.append(told["before"])
+    runs.cpu.append(told["cpu"])
+    runs.peak = max(runs.peak, told["peak"])
+    runs.answer = told["answer"]
+
+
+def _measured(runs: _Runs) -> Measured:
+    median = statistics.median
+    return Measured(
+        median(runs.seconds), runs.peak, median(runs.before), median(runs.cpu), len(runs.seconds), runs.answer
+    )
