@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from tabulate import tabulate
-
 from hermes_doctor.engine.model import FILES, INDEX
 from hermes_doctor.report.ink import Ink
 from hermes_doctor.report.words import counted, key_text, short_path, size, visible
@@ -77,6 +75,9 @@ def table(headers: list[str], rows: list[list[str]], align: str, width: int) -> 
     room = max(width - sum(length + 2 for length in lengths), _NARROWEST)
     cells = [[*row[:-1], textwrap.fill(row[-1], room, break_on_hyphens=False)] for row in rows]
     widest = max(len(line) for row in [headers, *cells] for line in row[-1].splitlines() or [""])
+    # Here, and not with the others: most stores are well and get no table.
+    from tabulate import tabulate
+
     # The heads are rows like any other: as headers tabulate would pad them by two more columns each.
     rules = ["-" * length for length in [*lengths, widest]]
     sides = [{"l": "left", "r": "right"}[side] for side in align]
