@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Iterable, Mapping
 
@@ -43,6 +42,9 @@ class LazyGroup(click.Group):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return " Did you mean …?" for the known words that look alike, else the list of all of them."""
+    # Here, and not with the others: every start would pay for it.
+    import difflib
+
     names = list(known)
     spelled = word.lower().replace("_", "-")
     # One that is nearly the same is the one; else those that look somewhat alike.

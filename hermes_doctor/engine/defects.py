@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +18,8 @@ class OthersDefectError(Exception):
 def defect(error: BaseException) -> str:
     """Return the exception's type and the place where it was raised; in another package's check, whose that is."""
     if isinstance(error, OthersDefectError) and error.__cause__ is not None:
+        import traceback
+
         raised = error.__cause__
         frame = traceback.extract_tb(raised.__traceback__)[-1]
         return f"a mistake of {error.package}: {type(raised).__name__} at {Path(frame.filename).name}:{frame.lineno}"
@@ -27,6 +28,9 @@ def defect(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """Return file and line of the innermost of our own frames."""
+    # Here, and not with the others: it is only needed where something has gone wrong.
+    import traceback
+
     place = "an unknown place"
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename)

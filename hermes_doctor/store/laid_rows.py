@@ -9,7 +9,6 @@ lay the copy over the parent, all ways are kept.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -185,6 +184,9 @@ def digests(view: StoreView, rows: Sequence[BareRow]) -> list[Cell]:
 
 
 def _digest_of(encoding: str) -> Callable[..., bytes]:
+    # Here, and not with the others: OpenSSL comes with it, and few stores have branches to lay.
+    import hashlib
+
     codec = CODECS.get(encoding, "utf-8")
 
     def digest(content: bytes, said: int) -> bytes:

@@ -6,7 +6,6 @@ tools by ``tool_names``, which holds a hash of the same table (or, in older rows
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from hermes_doctor.store.view import StoreView
@@ -39,6 +38,9 @@ def inline_prompts(view: StoreView) -> Weight:
     total = sum(sizes)
     if not MEBIBYTE <= total <= _READ_AT_MOST:
         return Weight(len(sizes), total)
+    # Here, and not with the others: OpenSSL comes with it, and few stores have so many prompts.
+    import hashlib
+
     digests = {
         hashlib.sha256(cell if isinstance(cell, bytes) else str(cell).encode("utf-8", "surrogatepass")).digest()
         for (cell,) in view.reader.walk(table, [prompt], there)

@@ -11,7 +11,6 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from typing import Any
 
 from hermes_doctor.store.cells import BadText, Cell
@@ -56,6 +55,9 @@ def was_written(record: object) -> bool:
 
 def likeness(role: Cell, content: Any, calls: Any, call_id: Any) -> int:
     """Return a number that is the same for the same message, told by a transcript or by its row (64 bits of a hash)."""
+    # Here, and not with the others: OpenSSL comes with it, and few homes have transcripts to compare.
+    from hashlib import blake2b
+
     parts = [_plain(role), _words(content), _calls(calls), _plain(call_id) or None]
     text = json.dumps(parts, ensure_ascii=True, default=str)
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
