@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import shutil
 import sys
 import weakref
@@ -29,7 +28,7 @@ class PrivateFolder:
         """Make it in that folder. Raises OSError where it cannot be made."""
         self._lock: int | None = None
         for _ in range(_TRIES):
-            self.path = place / f"{PREFIX}{secrets.token_hex(8)}"
+            self.path = place / f"{PREFIX}{os.urandom(8).hex()}"
             # Before it is there: a Ctrl-C may come at any moment.
             self._end = weakref.finalize(self, _remove, self.path)
             try:
