@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -148,7 +149,7 @@ class _Job:
             waiting.pop(0)
             if stop:
                 finish_undisturbed()
-            with result.scan.findings:
+            with contextlib.closing(result):
                 ended.append((result.exit_code, result.outcome))
                 if result.run is not None:
                     noted = self._note(result)

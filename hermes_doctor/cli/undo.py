@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,7 +80,7 @@ def _undo(
         result = undo_store(ref, past.run, ScanOptions(), apply=applies, stop=stop)
     if stop:
         finish_undisturbed()
-    with result.scan.findings:
+    with contextlib.closing(result):
         reporter.begin(ChangesStart(__version__, library().version, time.time(), applies))
         reporter.store(result)
         following = _next(result.outcome, again, newer if _left_some(result) else ())

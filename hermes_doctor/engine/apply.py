@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import apsw
 
 from hermes_doctor.engine.backup import BackupError, make_backup
+from hermes_doctor.engine.became import Became, Changes
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.forgetting import forget_old_runs
 from hermes_doctor.engine.gates import BackupMode, another_doctor, busy, refusal
@@ -92,8 +92,8 @@ def apply_store(
             locks.enter_context(doctor_lock(folder))
             locks.enter_context(upstream_maintenance_lock(ref.path))
             reach(Step.LOCKED)
-            with Journal(folder) as journal:
-                _Run(fix, journal, chosen, options, stop, progress).work(folder, backup)
+            with Journal(folder) as journal, Became(fix.changes) as became:
+                _Run(fix, journal, became, chosen, options, stop, progress).work(folder, backup)
     except LockTakenError as taken:
         fix.refuse(ExitCode.BUSY, busy(taken.holder))
     except Stopped as stopped:
@@ -103,7 +103,7 @@ def apply_store(
     except (OSError, sqlite3.Error, apsw.Error, UncoveredError) as error:
         fix.fail(halt(error))
     except BaseException:
-        fix.scan.findings.close()
+        fix.close()
         raise
     return fix
 
@@ -115,6 +115,7 @@ class _Run:
         self,
         fix: StoreFix,
         journal: Journal,
+        became: Became,
         chosen: Chosen,
         options: ScanOptions,
         stop: Stop,
@@ -128,10 +129,9 @@ class _Run:
         self.progress = progress
         self.pacing = Pacing()
         self.looked_at = float("-inf")
-        #: What became of each finding, by check and row: a later round's word replaces an earlier one's.
-        self.became: dict[tuple[str, object], Change] = {(c.check, c.row): c for c in fix.changes}
-        #: Rows that this run has tried in vain.
-        self.in_vain: set[tuple[str, object]] = set()
+        self.became = became
+        #: Whether every row that was to be mended had its turn.
+        self.came_through = False
 
     def work(self, folder: Path, backup: BackupMode) -> None:
         """Settle what an earlier stop left, back up, mend, and look again."""
@@ -174,7 +174,8 @@ class _Run:
         for _round in range(_ROUNDS):
             mended = sum(self._phase(writer, checks) for checks in self.chosen.in_phases())
             if not mended or self.stop:
-                return
+                break
+        self.came_through = not self.stop
 
     def _phase(self, writer: Writer, checks: Sequence[Check]) -> int:
         """Scan anew for these checks and mend what is chosen of it; return how many rows were mended."""
@@ -207,7 +208,7 @@ class _Run:
 
     def _given_up(self, finding: Finding) -> bool:
         """Whether this run has tried the row in vain, or must not try it."""
-        return self._is_doubted(finding) or (finding.check, finding.row) in self.in_vain
+        return self._is_doubted(finding) or self.became.in_vain(finding)
 
     def _is_doubted(self, finding: Finding) -> bool:
         """Whether the row must be left because its fix goes by a clock that is in doubt."""
@@ -230,9 +231,7 @@ class _Run:
         self.pacing.note(len(findings), held)
         self.fix.transactions += 1
         for change in changes:
-            self.became[change.check, change.row] = change
-            if change.state in (REFUSED, FAILED):
-                self.in_vain.add((change.check, change.row))
+            self.became.note(change)
         self.pacing.rest()
         return sum(change.state == DONE for change in changes)
 
@@ -249,7 +248,8 @@ class _Run:
     def _conclude(self) -> None:
         """Note how the run ended, leave the store tidy, and look at what is left."""
         fix = self.fix
-        fix.changes = list(self.became.values())
+        fix.changes.close()
+        fix.changes = Changes(self._outcomes())
         fix.holds = self.pacing.summary()
         if fix.scan.bundle is not None:
             checkpoint_if_alone(fix.scan.bundle)
@@ -257,12 +257,6 @@ class _Run:
         fix.still_found = len(after.findings)
         fix.left = sum(self.chosen.mends(finding) and not self._is_doubted(finding) for finding in after.findings)
         after.findings.close()
-        # A row that the plan named and no transaction came to: it stopped showing the fault by itself.
-        if not self.stop:
-            fix.changes = [
-                replace(change, state=GONE, reason="no longer shows the fault") if change.state == PLANNED else change
-                for change in fix.changes
-            ]
         if self.stop:
             fix.stop(self.stop.reason or "")
         elif fix.doubted:
@@ -281,6 +275,14 @@ class _Run:
         # Forgetting needs room for a while: where there is none, the next run does it.
         with suppress(OSError, sqlite3.Error):
             forget_old_runs(self.journal, time.time(), spare=fix.run)
+
+
+    def _outcomes(self) -> Iterator[Change]:
+        """Give what became of each finding."""
+        for change in self.became:
+            # A row that the plan named and no transaction came to: it stopped showing the fault by itself.
+            gone = change.state == PLANNED and self.came_through
+            yield change.became(GONE, "no longer shows the fault") if gone else change
 
 
 def _is_large(writer: Writer, finding: Finding) -> bool:

@@ -1,51 +1,105 @@
-"""A pile of findings that does not grow in memory: past a few thousand it lies in a temporary file."""
+"""Piles and shelves that do not grow in memory: past a few thousand, what they hold lies in a temporary file."""
 
 from __future__ import annotations
 
 import pickle
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from hermes_doctor.engine.model import Finding
 
-#: Bytes of pickled findings that are kept in memory before they go to a temporary file (mode 0600, unnamed).
+if TYPE_CHECKING:
+    import apsw
+
+#: What a pile or a shelf holds; it can be pickled.
+HeldT = TypeVar("HeldT")
+OtherT = TypeVar("OtherT")
+
+#: Bytes that are kept in memory before they go to a temporary file (mode 0600, unnamed).
 _IN_MEMORY = 4 << 20
 
 
-class Findings:
-    """Findings in the order in which they were added; may be gone through any number of times, also at once."""
+class Pile(Generic[HeldT]):
+    """Things in the order in which they were added; may be gone through any number of times, also at once."""
 
-    def __init__(self, findings: Iterable[Finding] = ()) -> None:
+    def __init__(self, things: Iterable[HeldT] = ()) -> None:
         # Closed by close(); the pile outlives any one block.
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
         self._count = 0
         self._end = 0
-        for finding in findings:
-            self.add(finding)
+        for thing in things:
+            self.add(thing)
 
-    def add(self, finding: Finding) -> None:
-        """Put one finding on the pile; one that is being gone through does not see it any more."""
+    def add(self, thing: HeldT) -> None:
+        """Put one thing on the pile; whoever is going through it does not see it any more."""
         self._file.seek(self._end)
-        pickle.dump(finding, self._file, protocol=pickle.HIGHEST_PROTOCOL)
+        pickle.dump(thing, self._file, protocol=pickle.HIGHEST_PROTOCOL)
         self._end = self._file.tell()
         self._count += 1
 
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Finding]:
+    def __iter__(self) -> Iterator[HeldT]:
         place, end = 0, self._end
         while place < end:
-            # Whoever takes the findings may add some meanwhile, or go through them a second time.
+            # Whoever takes the things may add some meanwhile, or go through them a second time.
             self._file.seek(place)
-            finding: Finding = pickle.load(self._file)
+            thing: HeldT = pickle.load(self._file)
             place = self._file.tell()
-            yield finding
+            yield thing
 
     def close(self) -> None:
         """Let the temporary file go."""
         self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+class Findings(Pile[Finding]):
+    """What a scan found."""
+
+
+class Shelf(Generic[HeldT]):
+    """Things by name, in the order in which the names were first put; a later thing takes an earlier one's place."""
+
+    def __init__(self) -> None:
+        import apsw
+
+        # Without a name it is a temporary file of SQLite's own, which no other process can open.
+        self._connection: apsw.Connection = apsw.Connection("")
+        self._connection.pragma("journal_mode", "off")
+        self._connection.pragma("cache_size", -(_IN_MEMORY >> 10))
+        self._connection.execute("CREATE TABLE shelf (place INTEGER PRIMARY KEY, name TEXT UNIQUE, thing BLOB)")
+
+    def put(self, name: str, thing: HeldT) -> None:
+        """Put a thing under a name, in the place of what was there."""
+        self._connection.execute(
+            "INSERT INTO shelf (name, thing) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET thing = excluded.thing",
+            (name, pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)),
+        )
+
+    def get(self, name: str, default: OtherT) -> HeldT | OtherT:
+        """Return what is under that name, or ``default`` where there is nothing."""
+        found = self._connection.execute("SELECT thing FROM shelf WHERE name = ?", (name,)).fetchone()
+        if found is None:
+            return default
+        thing: HeldT = pickle.loads(found[0])
+        return thing
+
+    def __iter__(self) -> Iterator[HeldT]:
+        for (held,) in self._connection.execute("SELECT thing FROM shelf ORDER BY place"):
+            thing: HeldT = pickle.loads(held)
+            yield thing
+
+    def close(self) -> None:
+        """Let the temporary file go."""
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from hermes_doctor.engine.backup import AUTO_BYTES, BackupMode, will_back_up
+from hermes_doctor.engine.became import Changes
 from hermes_doctor.engine.cure import Fix, Phase
 from hermes_doctor.engine.gates import Planned, clock_doubt, refusal
 from hermes_doctor.engine.halts import unreadable_journal
@@ -128,7 +129,7 @@ class StoreFix:
     backup_forecast: BackupForecast | None = None
     prune_forecast: PruneForecast | None = None
     journal: Path | None = None
-    changes: list[Change] = field(default_factory=list)
+    changes: Changes = field(default_factory=Changes)
     transactions: int = 0
     holds: dict[str, float] = field(default_factory=dict)
     left: int = 0
@@ -138,7 +139,12 @@ class StoreFix:
 
     def count(self, *states: str) -> int:
         """How many changes are in one of the states."""
-        return sum(change.state in states for change in self.changes)
+        return self.changes.count(*states)
+
+    def close(self) -> None:
+        """Let the temporary files go: what was found, and what became of it."""
+        self.scan.findings.close()
+        self.changes.close()
 
     @property
     def doubted(self) -> bool:
@@ -167,8 +173,9 @@ def plan_store(
     forecast: list[PruneForecast] = []
 
     def look(scan: StoreScan, view: StoreView) -> None:
-        ended = [finding.key for finding in scan.findings if chosen.mends(finding) and chosen.ends(finding)]
-        forecast[:] = [prune_forecast(view, ended)] if ended else []
+        ended = (finding.key for finding in scan.findings if chosen.mends(finding) and chosen.ends(finding))
+        told = prune_forecast(view, ended)
+        forecast[:] = [] if told is None else [told]
 
     scan = scan_store(ref, chosen.checks, options, progress, look)
     fix = StoreFix(ref, scan, applied=False)
@@ -183,9 +190,10 @@ def plan_store(
         fix.fail(unreadable_journal(folder_of(ref.path) / FILE, error))
         return fix
     doubt = fix.clock_doubt = clock_doubt(scan, last)
-    fix.changes = [
-        change for finding in scan.findings if (change := planned_change(finding, chosen, doubt)) is not None
-    ]
+    for finding in scan.findings:
+        change = planned_change(finding, chosen, doubt)
+        if change is not None:
+            fix.changes.add(change)
     fix.left, fix.still_found = fix.count(PLANNED), len(scan.findings)
     if fix.left:
         fix.prune_forecast = forecast[0] if forecast and doubt is None else None

@@ -5,8 +5,9 @@ Prune never takes an open row, so ending one can be what costs it: whoever reads
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from hermes_doctor.store.ages import ages_of
@@ -34,15 +35,29 @@ class PruneForecast:
     pruning: Literal["on", "off", "unknown"]
 
 
-def prune_forecast(view: StoreView, ended: Sequence[Key]) -> PruneForecast:
-    """Say what the next prune would delete if these sessions were ended now (store/retention.py: by which clock)."""
-    taken = [session for session, age in ages_of(view, ended).items() if pruned_once_ended(view, age)]
-    messages = 0
-    if view.shape.has("messages", "session_id"):
-        for start in range(0, len(taken), _AT_ONCE):
-            among, cells = in_keys("session_id", taken[start : start + _AT_ONCE])
-            counted = view.reader.value(f"SELECT count(*) FROM messages WHERE {among}", cells)
-            messages += counted if isinstance(counted, int) else 0
+def prune_forecast(view: StoreView, ended: Iterable[Key]) -> PruneForecast | None:
+    """Say what the next prune would delete if these sessions were ended now (store/retention.py: by which clock).
+
+    None where there are none.
+    """
+    waiting = iter(ended)
+    asked = sessions = messages = 0
+    while some := list(islice(waiting, _AT_ONCE)):
+        asked += len(some)
+        taken = [session for session, age in ages_of(view, some).items() if pruned_once_ended(view, age)]
+        sessions += len(taken)
+        messages += _messages_of(view, taken)
+    if not asked:
+        return None
     on = view.settings.read and view.settings.auto_prune is True
     pruning: Literal["on", "off", "unknown"] = "on" if on else "off" if prune_is_off(view) else "unknown"
-    return PruneForecast(len(taken), messages, retention(view) / DAY, pruning)
+    return PruneForecast(sessions, messages, retention(view) / DAY, pruning)
+
+
+def _messages_of(view: StoreView, sessions: Sequence[Key]) -> int:
+    """How many messages these sessions have."""
+    if not sessions or not view.shape.has("messages", "session_id"):
+        return 0
+    among, cells = in_keys("session_id", sessions)
+    counted = view.reader.value(f"SELECT count(*) FROM messages WHERE {among}", cells)
+    return counted if isinstance(counted, int) else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import apsw
 
@@ -30,7 +30,7 @@ from hermes_doctor.store.view import StoreView
 PLANNED, DONE, GONE, REFUSED, FAILED = "planned", "applied", "gone", "refused", "failed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Change:
     """What became of one finding."""
 
@@ -45,6 +45,14 @@ class Change:
     def row(self) -> tuple[str, Key]:
         """Which row of the store it is: its table and its key there."""
         return self.table, self.key
+
+    def became(self, state: str, reason: str | None) -> Change:
+        """Return the change in another state."""
+        return Change(self.check, self.table, self.key, self.action, state, reason)
+
+    def __reduce__(self) -> tuple[type[Change], tuple[object, ...]]:
+        # By position, as findings are.
+        return Change, tuple(getattr(self, field.name) for field in fields(self))
 
 
 #: The rows of ordinary tables that a transaction wrote to, as SQLite's update hook tells: by table and rowid, the kind

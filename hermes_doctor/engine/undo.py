@@ -12,18 +12,22 @@ be left out of step.
 
 from __future__ import annotations
 
+import enum
+import json
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import apsw
 
+from hermes_doctor.engine.became import Changes
 from hermes_doctor.engine.changes import Op, RowChange, changes_of, holds, read_row
 from hermes_doctor.engine.file_changes import FileChange, FileMovedError, Kind
+from hermes_doctor.engine.findings import Shelf
 from hermes_doctor.engine.gates import Planned, busy, refusal
 from hermes_doctor.engine.halts import halt
 from hermes_doctor.engine.identity import is_the_same
@@ -41,15 +45,12 @@ from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
-from hermes_doctor.store.cells import Cell, Key, quote
+from hermes_doctor.store.cells import Cell, Key, json_key, quote
 from hermes_doctor.store.search_index import check_rows, kept_in_step, match_trigrams
 from hermes_doctor.store.shape import Shape
 
 #: The states of one row's restoration, as reports show them.
 PLANNED, RESTORED, CHANGED_SINCE, FAILED = "planned", "restored", "changed-since", "failed"
-
-#: Which row it is: its table, and the cells of its key.
-_Row = tuple[str, tuple[Cell, ...]]
 
 #: Columns of messages that triggers fill and move (0.21.5 on; the last from 0.22.2).
 _MOVED = ("display_identity", "display_order", "message_uid")
@@ -82,7 +83,7 @@ class StoreUndo:
     would_be_refused: str | None = None
     reason: str | None = None
     journal: Path | None = None
-    changes: list[Change] = field(default_factory=list)
+    changes: Changes = field(default_factory=Changes)
     transactions: int = 0
     holds: dict[str, float] = field(default_factory=dict)
     outcome: Outcome = "nothing-to-do"
@@ -90,7 +91,12 @@ class StoreUndo:
 
     def count(self, *states: str) -> int:
         """How many changes are in one of the states."""
-        return sum(change.state in states for change in self.changes)
+        return self.changes.count(*states)
+
+    def close(self) -> None:
+        """Let the temporary files go: what was found, and what became of it."""
+        self.scan.findings.close()
+        self.changes.close()
 
 
 def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, stop: Stop) -> StoreUndo:
@@ -123,13 +129,13 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
             opened.enter_context(doctor_lock(folder))
             opened.enter_context(upstream_maintenance_lock(ref.path))
             journal = opened.enter_context(Journal(folder))
+            reach(Step.UNDO_LOCKED)
             undo.journal = journal.path
             _work(undo, run, journal, options, stop)
     except LockTakenError as taken:
         undo.outcome, undo.exit_code = "refused", ExitCode.BUSY
         undo.reason = busy(taken.holder)
     except apsw.BusyError:
-            reach(Step.UNDO_LOCKED)
         undo.outcome, undo.exit_code = "stopped", ExitCode.STOPPED
         undo.reason = "somebody else holds the store's write lock"
     except (OSError, sqlite3.Error, apsw.Error) as error:
@@ -153,39 +159,60 @@ def _plan(undo: StoreUndo, ref: StoreRef, run: Run) -> None:
             return
         # One that is pending was left by a stop; the work settles it first, by how its rows are.
         states = [APPLIED, UNKNOWN, PENDING]
-        times = Counter(_row(change) for entry in journal.entries(undo.run, states=states) for change in _rows(entry))
-        would_be = _WouldBe(store.connection, frozenset(row for row, count in times.items() if count > 1))
-        del times
-        for entry in journal.entries(undo.run, states=states):
-            if entry.file is not None:
-                state = PLANNED if entry.file.is_done() else CHANGED_SINCE
-                undo.changes += [_of_file(entry, entry.file, state)] if entry.file.is_done() is not False else []
-            for change in reversed(_rows(entry)):
-                if _has_columns(shape, change) and would_be.holds(change, change.after):
-                    undo.changes.append(_change(entry, change, PLANNED))
-                    would_be.restore(change)
-                elif not (_has_columns(shape, change) and would_be.holds(change, change.before)):
-                    undo.changes.append(_change(entry, change, CHANGED_SINCE))
+        with _WouldBe(store.connection) as would_be:
+            for entry in journal.entries(undo.run, states=states):
+                for change in _rows(entry):
+                    would_be.foresee(change)
+            for entry in journal.entries(undo.run, states=states):
+                _plan_entry(undo, entry, shape, would_be)
     if undo.count(PLANNED):
         undo.outcome, undo.exit_code = "planned", ExitCode.FINDINGS
+
+
+def _plan_entry(undo: StoreUndo, entry: Entry, shape: Shape, would_be: _WouldBe) -> None:
+    """Say of one transaction of the run what could be restored of it."""
+    if entry.file is not None:
+        done = entry.file.is_done()
+        if done is not False:
+            undo.changes.add(_of_file(entry, entry.file, PLANNED if done else CHANGED_SINCE))
+    for change in reversed(_rows(entry)):
+        if _has_columns(shape, change) and would_be.holds(change, change.after):
+            undo.changes.add(_change(entry, change, PLANNED))
+            would_be.restore(change)
+        elif not (_has_columns(shape, change) and would_be.holds(change, change.before)):
+            undo.changes.add(_change(entry, change, CHANGED_SINCE))
 
 
 class _WouldBe:
     """The store as it would be by then: what a run changed twice can be put back once the later change is.
 
-    ``twice``: the rows that the run changed more than once; nothing is kept of the others, which may be many and large.
+    It is told first of all changes of the run, and keeps nothing of rows that are changed only once, which may be many
+    and large.
     """
 
-    def __init__(self, connection: apsw.Connection, twice: frozenset[_Row]) -> None:
+    def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
-        self._twice = twice
+        self._times: Shelf[int] = Shelf()
         #: The columns that would be put back by then, None for a row that would be removed.
-        self._restored: dict[_Row, dict[str, Cell] | None] = {}
+        self._restored: Shelf[dict[str, Cell] | None] = Shelf()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._times.close()
+        self._restored.close()
+
+    def foresee(self, change: RowChange) -> None:
+        """Take note that the run changed the row, perhaps once more."""
+        name = _row(change)
+        self._times.put(name, self._times.get(name, 0) + 1)
 
     def holds(self, change: RowChange, image: Mapping[str, Cell]) -> bool:
         """Whether the row would hold that image of the change; an empty image: it would not be there."""
         row = read_row(self._connection, change.table, change.key, list(image or change.key))
-        restored = self._restored.get(_row(change), {})
+        name = _row(change)
+        restored = self._restored.get(name, {}) if self._times.get(name, 0) > 1 else {}
         if restored is None:
             row = None
         elif restored:
@@ -195,13 +222,14 @@ class _WouldBe:
     def restore(self, change: RowChange) -> None:
         """Take note that the row would be put back as it was before the change."""
         name = _row(change)
-        if name in self._twice:
-            known = self._restored.get(name) or {}
-            self._restored[name] = {**known, **change.before} if change.before else None
+        if self._times.get(name, 0) > 1:
+            known = self._restored.get(name, {}) or {}
+            self._restored.put(name, {**known, **change.before} if change.before else None)
 
 
-def _row(change: RowChange) -> _Row:
-    return change.table, tuple(change.key.values())
+def _row(change: RowChange) -> str:
+    """Return a name for the row: its table, and the cells of its key."""
+    return json.dumps((change.table, json_key(tuple(change.key.values()))))
 
 
 def _leave_all(undo: StoreUndo, journal: Journal) -> None:
@@ -209,7 +237,8 @@ def _leave_all(undo: StoreUndo, journal: Journal) -> None:
     for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN, PENDING]):
         left = [_change(entry, change, CHANGED_SINCE) for change in reversed(_rows(entry))]
         left += [] if entry.file is None else [_of_file(entry, entry.file, CHANGED_SINCE)]
-        undo.changes.extend(replace(change, reason="this is another store: left as it is") for change in left)
+        for change in left:
+            undo.changes.add(change.became(CHANGED_SINCE, "this is another store: left as it is"))
     undo.reason = "this is not the store that the run changed: move that one to this place, then try again"
 
 
@@ -231,7 +260,8 @@ def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, sto
             if stop:
                 break
             begun = time.monotonic()
-            undo.changes.extend(_take_back(writer, entry))
+            for change in _take_back(writer, entry):
+                undo.changes.add(change)
             undo.transactions += 1
             pacing.note(1, time.monotonic() - begun)
             pacing.rest()
@@ -239,6 +269,7 @@ def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, sto
     undo.holds = pacing.summary()
     if not any(True for _ in journal.entries(undo.run, states=[APPLIED, UNKNOWN])):
         journal.mark_undone(undo.run)
+        reach(Step.UNDO_MARKED)
     if stop:
         undo.outcome, undo.exit_code, undo.reason = "stopped", ExitCode.STOPPED, stop.reason
     elif undo.count(CHANGED_SINCE, FAILED):
@@ -260,7 +291,8 @@ def _take_back(writer: Writer, entry: Entry) -> list[Change]:
         except CannotRestoreError as error:
             if not error.rows:
                 return [_change(entry, change, FAILED, str(error)) for change in changes]
-            left |= {changes.index(row): str(error) for row in error.rows}
+            stopped = {id(row) for row in error.rows}
+            left |= {place: str(error) for place, change in enumerate(changes) if id(change) in stopped}
     if all(result.state == RESTORED for result in results):
         writer.journal.settle(entry.number, UNDONE)
     reach(Step.UNDONE)
@@ -269,7 +301,6 @@ def _take_back(writer: Writer, entry: Entry) -> list[Change]:
 
 def _put_file_back(writer: Writer, entry: Entry, file: FileChange) -> Change:
     """Take one file's change back."""
-        reach(Step.UNDO_MARKED)
     reach(Step.UNDO_BEGUN)
     try:
         # One that is as before already: an undo that was stopped goes on.
@@ -317,38 +348,61 @@ def _try_to_take_back(
 def _restore_all(writer: Writer, entry: Entry, changes: Sequence[RowChange], left: Mapping[int, str]) -> list[Change]:
     """Put every row back that still is as the run left it, set right what triggers moved, and check the outcome."""
     connection, shape = writer.connection, writer.view.shape
-    tried = [change for place, change in enumerate(changes) if place not in left]
-    ours = [change for change in tried if _still_ours(connection, shape, change)]
-    before = [change for change in tried if change not in ours and _is_before(connection, shape, change)]
+    tried = {place: change for place, change in enumerate(changes) if place not in left}
+    found = {place: _found(connection, shape, change) for place, change in tried.items()}
+    ours = [change for place, change in tried.items() if found[place] is _Side.AFTER]
     messages = [
         i for change in ours if change.table.lower() == "messages" and isinstance(i := change.key.get("id"), int)
     ]
     wrong_before = set(check_rows(connection, shape, messages))
     images = [_with_what_triggers_move(connection, shape, change) for change in ours]
     with kept_in_step(connection, writer.view, _sessions_that_an_index_sees(ours)):
-        # Parents first where rows come back, so that triggers that look at the session find it.
-        for change in sorted(ours, key=lambda change: (change.op is not Op.DELETE, change.table.lower() != "sessions")):
-            try:
-                _restore(connection, change)
-            except apsw.ConstraintError as error:
-                raise CannotRestoreError(f"another row stands in its way ({error})", [change]) from error
+        _put_back(connection, ours)
         _set_right(connection, images)
-    for change in ours:
-        if change.before:
-            dangles = newly_dangling(connection, change.table, {**change.key, **change.before}, entry.dangling)
-            if dangles is not None:
-                raise CannotRestoreError(f"what {change.table}.{dangles} refers to is gone since", [change])
-        elif (holder := left_dangling(connection, change, entry.dangling)) is not None:
-            raise CannotRestoreError(f"{holder} refers to it since", [change])
+    _require_no_new_dangling(connection, entry, ours)
     if set(check_rows(connection, shape, messages)) - wrong_before:
         raise CannotRestoreError("the search index would be left out of step")
 
     def became(place: int, change: RowChange) -> Change:
         if place in left:
             return _change(entry, change, FAILED, left[place])
-        return _change(entry, change, RESTORED if change in ours or change in before else CHANGED_SINCE)
+        return _change(entry, change, CHANGED_SINCE if found[place] is _Side.NEITHER else RESTORED)
 
     return [became(place, change) for place, change in enumerate(changes)]
+
+
+def _put_back(connection: apsw.Connection, changes: Iterable[RowChange]) -> None:
+    """Write the images from before; those that meet the same obstacle are named together, for each try is a new one."""
+    obstacle = ""
+    stopped: list[RowChange] = []
+    # Parents first where rows come back, so that triggers that look at the session find it.
+    for change in sorted(changes, key=lambda change: (change.op is not Op.DELETE, change.table.lower() != "sessions")):
+        try:
+            _restore(connection, change)
+        except apsw.ConstraintError as error:
+            obstacle = obstacle or str(error)
+            stopped += [change] if str(error) == obstacle else []
+    if stopped:
+        raise CannotRestoreError(f"another row stands in its way ({obstacle})", stopped)
+
+
+def _require_no_new_dangling(connection: apsw.Connection, entry: Entry, changes: Iterable[RowChange]) -> None:
+    """Make sure that no reference points at nothing which the run did not find so.
+
+    Raises CannotRestoreError with all rows that miss the same.
+    """
+    missed = ""
+    missing: list[RowChange] = []
+    for change in changes:
+        if change.before:
+            dangles = newly_dangling(connection, change.table, {**change.key, **change.before}, entry.dangling)
+            if dangles is not None:
+                missed = missed or f"{change.table}.{dangles}"
+                missing += [change] if missed == f"{change.table}.{dangles}" else []
+        elif not missing and (holder := left_dangling(connection, change, entry.dangling)) is not None:
+            raise CannotRestoreError(f"{holder} refers to it since", [change])
+    if missing:
+        raise CannotRestoreError(f"what {missed} refers to is gone since", missing)
 
 
 def _sessions_that_an_index_sees(changes: Iterable[RowChange]) -> list[Key]:
@@ -362,7 +416,7 @@ def _sessions_that_an_index_sees(changes: Iterable[RowChange]) -> list[Key]:
 
 
 def _restore(connection: apsw.Connection, change: RowChange) -> None:
-    """Write a row's image from before, to a row of which `_still_ours` has just said that it is as the run left it.
+    """Write a row's image from before, to a row that `_found` has just found as the run left it.
 
     By its key alone: a trigger may have moved columns of it by now, for another row that came back (0.21.5 on), and
     `_set_right` goes by the image from before.
@@ -425,17 +479,22 @@ def _is_as_before(connection: apsw.Connection, change: RowChange) -> bool:
     return holds(row, change.before) if change.before else row is None
 
 
-def _still_ours(connection: apsw.Connection, shape: Shape, change: RowChange) -> bool:
-    """Whether the row holds what the run wrote: the columns it set, or its absence."""
+class _Side(enum.Enum):
+    """As what a row is found: as the run left it, as it was before the run (an undo that was stopped), or neither."""
+
+    AFTER = enum.auto()
+    BEFORE = enum.auto()
+    NEITHER = enum.auto()
+
+
+def _found(connection: apsw.Connection, shape: Shape, change: RowChange) -> _Side:
+    """Tell from the columns that the run set, or from the row's absence, whether it is still as the run left it."""
     if not _has_columns(shape, change):
-        return False
+        return _Side.NEITHER
     row = read_row(connection, change.table, change.key, list(change.after or change.key))
-    return holds(row, change.after) if change.after else row is None
-
-
-def _is_before(connection: apsw.Connection, shape: Shape, change: RowChange) -> bool:
-    """Whether the row is as it was before the run already: an undo that was stopped goes on."""
-    return _has_columns(shape, change) and _is_as_before(connection, change)
+    if holds(row, change.after) if change.after else row is None:
+        return _Side.AFTER
+    return _Side.BEFORE if _is_as_before(connection, change) else _Side.NEITHER
 
 
 def _has_columns(shape: Shape, change: RowChange) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TextIO
 
@@ -51,7 +51,7 @@ class ChangesJson:
         self._write(",\n " if self._stores else "\n ")
         self._stores += 1
 
-    def _database(self, head: Mapping[str, object], changes: list[Change], tail: Mapping[str, object]) -> None:
+    def _database(self, head: Mapping[str, object], changes: Iterable[Change], tail: Mapping[str, object]) -> None:
         self._next_store()
         self._write(f'{opened(head)}, "changes": [')
         separator = "\n  "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from hermes_doctor.engine.model import Check, ExitCode, Finding
-from hermes_doctor.engine.plan import NEEDS_UNSAFE, StoreFix
-from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSED, Change
+from hermes_doctor.engine.plan import StoreFix
+from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSED
 from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
 from hermes_doctor.report.layout import (
     Look,
@@ -18,10 +18,10 @@ from hermes_doctor.report.layout import (
     next_lines,
     obstacle,
     row_name,
-    some,
     table,
     wrapped,
 )
+from hermes_doctor.report.tally import Tally
 from hermes_doctor.report.words import counted, duration, number, short_path, size, visible
 
 #: What a row of the table counts besides the states of changes.
@@ -68,7 +68,8 @@ class FixTable:
         self._aside = self._aside or result.count(REFUSED) > 0
         lines = [header(result.scan, self._look), *obstacle(result, self._look)]
         if result.changes:
-            lines += ["", self._counts(result), *self._examples(result), *self._set_aside(result)]
+            tally = Tally(result.changes, self._look.limit, (REFUSED, FAILED))
+            lines += ["", self._counts(result, tally), *self._examples(result, tally), *self._set_aside(tally)]
         lines += self._around(result)
         self._page.add(lines)
 
@@ -103,8 +104,8 @@ class FixTable:
         told = [f"{counted(only, 'finding')} that no fix is for"] if only else []
         return " · ".join([f"{path}   {word}", *facts(result.scan), *told])
 
-    def _counts(self, result: StoreFix) -> str:
-        states = _states_by_check(result)
+    def _counts(self, result: StoreFix, tally: Tally) -> str:
+        states = _states_by_check(result, tally)
         found = {each.check.name: each.count for each in result.scan.checks}
         columns = [("found", ""), ("mended", DONE)] if self._applied else [("found", ""), ("would mend", PLANNED)]
         columns += [("refused", REFUSED), ("needs --unsafe", _UNSAFE)]
@@ -122,13 +123,12 @@ class FixTable:
         ]
         return table(["check", *(title for title, _ in columns)], rows, "l" + "r" * len(columns), self._look.width)
 
-    def _examples(self, result: StoreFix) -> Iterator[str]:
+    def _examples(self, result: StoreFix, tally: Tally) -> Iterator[str]:
         """Some rows of each check that would be, or were, mended."""
         state = DONE if self._applied else PLANNED
-        summaries = self._summaries(result)
+        summaries = self._summaries(result, tally)
         for check in self._checks:
-            changes = [change for change in result.changes if change.check == check.name and change.state == state]
-            shown = changes[: self._look.limit]
+            shown = tally.examples(check.name, state)
             if not shown:
                 continue
             yield ""
@@ -138,35 +138,30 @@ class FixTable:
                 name = row_name(change.table, change.key, finding.session if finding else None)
                 told = f"{visible(finding.summary)}: " if finding and not self._applied else ""
                 yield from self._wrap(f"{name}: {told}{visible(change.action or 'mend it')}", "  ", "    ")
-            if len(changes) > len(shown):
-                yield f"  … and {number(len(changes) - len(shown))} more"
+            yield from tally.more(check.name, state)
 
-    def _summaries(self, result: StoreFix) -> dict[tuple[str, object], Finding]:
+    def _summaries(self, result: StoreFix, tally: Tally) -> dict[tuple[str, object], Finding]:
         """The findings of the rows that are shown as examples: memory holds no more than these."""
-        kept: dict[tuple[str, object], Finding] = {}
-        room = Counter({check.name: self._look.limit for check in self._checks})
-        shown = {PLANNED, DONE}
-        wanted = {(change.check, change.row) for change in _first(result.changes, shown, room)}
-        for finding in result.scan.findings:
-            if (finding.check, finding.row) in wanted:
-                kept[finding.check, finding.row] = finding
-        return kept
+        wanted = {
+            (change.check, change.row)
+            for check in self._checks
+            for state in (PLANNED, DONE)
+            for change in tally.examples(check.name, state)
+        }
+        return {
+            (finding.check, finding.row): finding
+            for finding in result.scan.findings
+            if (finding.check, finding.row) in wanted
+        }
 
-    def _set_aside(self, result: StoreFix) -> Iterator[str]:
+    def _set_aside(self, tally: Tally) -> Iterator[str]:
         """What is not mended, grouped by the reason."""
-        groups: dict[tuple[str, str, str], list[Change]] = {}
-        for change in result.changes:
-            if change.state in (REFUSED, FAILED):
-                groups.setdefault((change.state, change.check, change.reason or "no reason is known"), []).append(
-                    change
-                )
-        if groups:
+        left = list(tally.left())
+        if left:
             yield ""
             yield self._look.ink.bold("Not mended" if self._applied else "Would not be mended")
-        for (_state, check, reason), changes in groups.items():
-            names = some([row_name(change.table, change.key) for change in changes], self._look.limit)
-            which = f" ({names})" if names else ""
-            yield from self._wrap(f"{number(len(changes))} of {check}: {visible(reason)}{which}", "  ", "    ")
+        for line in left:
+            yield from self._wrap(line, "  ", "    ")
 
     def _around(self, result: StoreFix) -> list[str]:
         """The backup, the run, what prune would take, how long the store was held."""
@@ -209,22 +204,15 @@ class FixTable:
         return wrapped(text, self._look.width, indent, hanging)
 
 
-def _states_by_check(result: StoreFix) -> dict[str, Counter[str]]:
+def _states_by_check(result: StoreFix, tally: Tally) -> dict[str, Counter[str]]:
     """Count the changes of each check by state; what is only reported has no change, and waits for --unsafe apart."""
-    states = {each.check.name: Counter[str]() for each in result.scan.checks}
-    for change in result.changes:
-        unsafe = change.state == REFUSED and change.reason == NEEDS_UNSAFE
-        states.setdefault(change.check, Counter())[_UNSAFE if unsafe else change.state] += 1
+    states = {
+        check: tally.of(check).copy() for check in (*(each.check.name for each in result.scan.checks), *tally.checks)
+    }
+    for check, waiting in tally.waiting.items():
+        states[check].update({_UNSAFE: waiting, REFUSED: -waiting})
     for each in result.scan.checks:
         told = each.count - states[each.check.name].total()
         if told > 0:
             states[each.check.name][_REPORTED] = told
     return states
-
-
-def _first(changes: Iterable[Change], states: set[str], room: Counter[str]) -> Iterator[Change]:
-    """Give the first changes of each check that are in one of the states, as many as there is room for."""
-    for change in changes:
-        if change.state in states and room[change.check] > 0:
-            room[change.check] -= 1
-            yield change

@@ -161,13 +161,5 @@ def obstacle(result: StoreFix | StoreUndo | StoreCompact, look: Look) -> list[st
     return []
 
 
-def some(names: Sequence[str], limit: int) -> str:
-    """Return the first names, and how many more there are: ``s1, s2 and 7 more``."""
-    rest = len(names) - limit
-    if limit < 1:
-        return ""
-    return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
 def _without_color(text: str) -> str:
     return text.split("m", 1)[1].removesuffix("\x1b[0m") if text.startswith("\x1b[") else text

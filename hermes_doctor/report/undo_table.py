@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import TextIO
 
-from hermes_doctor.engine.transaction import Change
 from hermes_doctor.engine.undo import CHANGED_SINCE, FAILED, PLANNED, RESTORED, StoreUndo
 from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
-from hermes_doctor.report.layout import Look, Paragraphs, header, next_lines, obstacle, row_name, some, table, wrapped
+from hermes_doctor.report.layout import Look, Paragraphs, header, next_lines, obstacle, row_name, table, wrapped
+from hermes_doctor.report.tally import Tally
 from hermes_doctor.report.words import counted, duration, number, visible
 
 
@@ -34,7 +33,8 @@ class UndoTable:
         lines = [header(result.scan, self._look), *self._wrap(self._told, "  ")]
         lines += self._problem(result)
         if result.changes:
-            lines += ["", self._counts(result), *self._examples(result), *self._left(result)]
+            tally = Tally(result.changes, self._look.limit, (CHANGED_SINCE, FAILED))
+            lines += ["", self._counts(tally), *self._examples(tally), *self._left(tally)]
         if not self._look.quiet or result.exit_code:
             self._page.add(lines)
 
@@ -60,48 +60,38 @@ class UndoTable:
         # Neither refused nor failed: it is another store, in which nothing can be put back.
         return self._wrap(f"{visible(result.reason)}.", "  ", "    ") if result.reason else []
 
-    def _counts(self, result: StoreUndo) -> str:
+    def _counts(self, tally: Tally) -> str:
         columns = [("put back", RESTORED)] if self._applied else [("would put back", PLANNED)]
         columns.append(("changed since", CHANGED_SINCE))
-        columns += [("failed", FAILED)] if result.count(FAILED) else []
-        states: dict[str, Counter[str]] = {}
-        for change in result.changes:
-            states.setdefault(change.check, Counter())[change.state] += 1
+        columns += [("failed", FAILED)] if any(tally.of(check)[FAILED] for check in tally.checks) else []
         rows = [
-            [check, number(counts.total()), *(number(counts[state]) for _, state in columns)]
-            for check, counts in states.items()
+            [check, number(tally.of(check).total()), *(number(tally.of(check)[state]) for _, state in columns)]
+            for check in tally.checks
         ]
         heads = ["mended for", "rows", *(title for title, _ in columns)]
         return table(heads, rows, "l" + "r" * (len(columns) + 1), self._look.width)
 
-    def _examples(self, result: StoreUndo) -> Iterator[str]:
+    def _examples(self, tally: Tally) -> Iterator[str]:
         state = RESTORED if self._applied else PLANNED
-        by_check: dict[str, list[Change]] = {}
-        for change in result.changes:
-            if change.state == state:
-                by_check.setdefault(change.check, []).append(change)
-        for check, changes in by_check.items() if self._look.limit else ():
+        for check in tally.checks:
+            shown = tally.examples(check, state)
+            if not shown:
+                continue
             yield ""
             yield self._look.ink.bold(check)
-            for change in changes[: self._look.limit]:
+            for change in shown:
                 told = f"{row_name(change.table, change.key)}: {visible(change.action or 'put it back')}"
                 yield from self._wrap(told, "  ", "    ")
-            if len(changes) > self._look.limit:
-                yield f"  … and {number(len(changes) - self._look.limit)} more"
+            yield from tally.more(check, state)
 
-    def _left(self, result: StoreUndo) -> Iterator[str]:
+    def _left(self, tally: Tally) -> Iterator[str]:
         """What stays as it is, grouped by the reason."""
-        groups: dict[tuple[str, str], list[Change]] = {}
-        for change in result.changes:
-            if change.state in (CHANGED_SINCE, FAILED):
-                groups.setdefault((change.check, change.reason or "no reason is known"), []).append(change)
-        if groups:
+        left = list(tally.left())
+        if left:
             yield ""
             yield self._look.ink.bold("Not put back" if self._applied else "Would not be put back")
-        for (check, reason), changes in groups.items():
-            names = some([row_name(change.table, change.key) for change in changes], self._look.limit)
-            which = f" ({names})" if names else ""
-            yield from self._wrap(f"{number(len(changes))} of {check}: {visible(reason)}{which}", "  ", "    ")
+        for line in left:
+            yield from self._wrap(line, "  ", "    ")
 
     def _wrap(self, text: str, indent: str = "", hanging: str | None = None) -> list[str]:
         return wrapped(text, self._look.width, indent, hanging)

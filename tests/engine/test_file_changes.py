@@ -220,5 +220,5 @@ def test_what_is_derived_is_committed_though_no_row_changes(patient: Patient) ->
     assert [change.state for change in done.changes] == ["applied"]
     assert patient.findings([check]) == []
     undone = patient.undo(done.run)
-    assert (outcome(undone), undone.changes) == (("nothing-to-do", 0, None), [])
+    assert (outcome(undone), list(undone.changes)) == (("nothing-to-do", 0, None), [])
     assert patient.run(done.run or "").undone_at is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import apsw
@@ -44,7 +44,7 @@ def execute(patient: Patient, *statements: str) -> None:
     connection.close()
 
 
-def states(changes: list[Change]) -> list[str]:
+def states(changes: Iterable[Change]) -> list[str]:
     return [change.state for change in changes]
 
 

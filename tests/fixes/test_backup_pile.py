@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def backups(patient: Patient) -> dict[str, tuple[bytes, int, int]]:
     return {each.name: (each.read_bytes(), each.stat().st_mode, each.stat().st_mtime_ns) for each in found}
 
 
-def states(changes: Sequence[Change]) -> dict[object, str]:
+def states(changes: Iterable[Change]) -> dict[object, str]:
     return {change.key: change.state for change in changes}
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from hermes_doctor.engine.became import Changes
 from hermes_doctor.engine.journal import Run
 from hermes_doctor.engine.model import Check, ExitCode, Finding, Safety, Severity
 from hermes_doctor.engine.plan import NEEDS_UNSAFE, BackupForecast, Outcome, StoreFix
@@ -32,7 +33,7 @@ CHECKS = [make_check(), make_check("loose-ends", Severity.ERROR)]
 
 def make_fix(found: list[Finding], changes: list[Change], checks: list[Check] = CHECKS, **more: object) -> StoreFix:
     scan = make_scan(found, checks, bundle=object())
-    fix = StoreFix(scan.ref, scan, applied=bool(more.get("applied")), changes=changes)
+    fix = StoreFix(scan.ref, scan, applied=bool(more.get("applied")), changes=Changes(changes))
     return replace(fix, **more)  # type: ignore[arg-type]  # the keywords are StoreFix's own
 
 
@@ -225,7 +226,7 @@ def test_the_whole_of_an_undo() -> None:
         change(3, "planned", check="loose-ends", table="messages", action="restore content"),
         change("s2", "changed-since", "changed since the run: left as it is"),
     ]
-    undo = StoreUndo(scan.ref, scan, RUN, applied=False, changes=changes, outcome="planned")
+    undo = StoreUndo(scan.ref, scan, RUN, applied=False, changes=Changes(changes), outcome="planned")
     stream = io.StringIO()
     table = UndoTable(stream, Look(), f"Run {RUN} of yesterday")
     table.begin(ChangesStart("0", "3", 0.0, applied=False))
@@ -326,7 +327,7 @@ def test_holds_and_forecasts() -> None:
 def test_an_undo_document() -> None:
     scan = make_scan()
     changes = [change("s1", "restored"), change("s2", "changed-since", "so it is"), change("s3", "failed", "no")]
-    undo = StoreUndo(scan.ref, scan, RUN, applied=True, changes=changes, outcome="partly-fixed")
+    undo = StoreUndo(scan.ref, scan, RUN, applied=True, changes=Changes(changes), outcome="partly-fixed")
     undo.exit_code = ExitCode.FINDINGS
     stream = io.StringIO()
     report = UndoJson(stream)

@@ -148,7 +148,7 @@ def changed_rows(before: Image, after: Image) -> set[Row]:
     return changed
 
 
-def named_by(findings: Iterable[Finding], changes: Sequence[Change], before: Image) -> set[Row]:
+def named_by(findings: Iterable[Finding], changes: Iterable[Change], before: Image) -> set[Row]:
     """The rows that a run's changes speak of: those that they name, sessions rebuilt, empty continuations, chats."""
     messages: dict[object, set[Row]] = {}
     for row in before.table("messages"):

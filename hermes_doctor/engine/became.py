@@ -1,0 +1,64 @@
+"""What became of findings, however many there are: in the order of a report, and by row while a run is at work."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+from hermes_doctor.engine.findings import Pile, Shelf
+from hermes_doctor.engine.model import Finding
+from hermes_doctor.engine.transaction import FAILED, REFUSED, Change
+from hermes_doctor.store.cells import json_key
+
+
+class Changes(Pile[Change]):
+    """Changes in their order, counted by state as they come. The file goes with the last who knows them."""
+
+    def __init__(self, changes: Iterable[Change] = ()) -> None:
+        self._states: Counter[str] = Counter()
+        super().__init__(changes)
+        weakref.finalize(self, self._file.close)
+
+    def add(self, change: Change) -> None:
+        """Put one change on the pile."""
+        self._states[change.state] += 1
+        super().add(change)
+
+    def count(self, *states: str) -> int:
+        """How many changes are in one of the states."""
+        return sum(self._states[state] for state in states)
+
+
+class Became:
+    """What became of each finding of a run: a later round's word replaces an earlier one's."""
+
+    def __init__(self, planned: Iterable[Change]) -> None:
+        self._words: Shelf[tuple[Change, bool]] = Shelf()
+        for change in planned:
+            self._words.put(_name(change), (change, False))
+
+    def note(self, change: Change) -> None:
+        """Say what a transaction made of a finding."""
+        self._words.put(_name(change), (change, change.state in (REFUSED, FAILED)))
+
+    def in_vain(self, finding: Finding) -> bool:
+        """Whether this run has tried to mend the finding in vain."""
+        word = self._words.get(_name(finding), None)
+        return word is not None and word[1]
+
+    def __iter__(self) -> Iterator[Change]:
+        for change, _in_vain in self._words:
+            yield change
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._words.close()
+
+
+def _name(one: Change | Finding) -> str:
+    return json.dumps((one.check, one.table, json_key(one.key)))
