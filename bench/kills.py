@@ -1,6 +1,7 @@
 """The long form of tests/whole/test_kills.py: every step, first and later, on every store, and many random kills.
 
-``python -m bench.kills [--random 30] [--seed 1] [--only-random]`` ends with 1, and says where, when anything is lost.
+``python -m bench.kills [--random 500] [--seed 1] [--only-random]`` ends with 1, and says where, when anything is lost.
+Random kills come at moments that are alike likely in time, and as many at calls of the system that are alike likely.
 """
 
 from __future__ import annotations
@@ -10,13 +11,31 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from hermes_doctor.engine.steps import Step
 from tests.oracle import wheels
 from tests.whole import killing
-from tests.whole.killing import EACH, LATER, ONCE, SETTLE, STORES, UNDO, Patient, patient
+from tests.whole.killing import (
+    BACKUP,
+    COMMANDS,
+    COMPACT,
+    EACH,
+    LATER,
+    ONCE,
+    SCAN,
+    SETTLE,
+    STORES,
+    UNDO,
+    UNDO_FILE,
+    UNDO_ONCE,
+    Patient,
+    RandomKills,
+    Span,
+    patient,
+)
 from tests.whole.runner import Doctors
 
 
@@ -27,8 +46,16 @@ def cases() -> list[tuple[str, Callable[[Patient], None]]]:
     def add(name: str, act: Callable[[Patient, Step, int], None], step: Step, count: int) -> None:
         found.append((f"{name} {step}:{count}", lambda sick: act(sick, step, count)))
 
+    for step in SCAN:
+        add("scan", killing.kill_in_scan, step, 1)
+    for step in BACKUP:
+        add("backup", killing.kill_in_backup, step, 1)
     for step in ONCE:
         add("fix", killing.kill_in_fix, step, 1)
+    for step in (*UNDO_ONCE, *UNDO_FILE):
+        add("undo", killing.kill_in_undo, step, 1)
+    for step in COMPACT:
+        add("compact", killing.kill_in_compact, step, 1)
     for count in (1, LATER):
         for step in EACH:
             add("fix", killing.kill_in_fix, step, count)
@@ -48,7 +75,7 @@ def cases() -> list[tuple[str, Callable[[Patient], None]]]:
 def main() -> int:
     """Run it all and return the exit code."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--random", type=int, default=30, help="kills that must hit the work, over all stores")
+    options.add_argument("--random", type=int, default=500, help="random kills, over all stores and commands")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--only-random", action="store_true")
     chosen = options.parse_args()
@@ -64,7 +91,7 @@ def main() -> int:
             try:
                 with patient(templates, doctors, *store) as sick:
                     result = act(sick)
-            except AssertionError as error:
+            except Exception as error:  # whatever it is, the proof failed
                 verdict = f"LOST: {error}"
                 lost.append(f"{'-'.join(store)} {name}")
             print(f"{'-'.join(store):16} {name:34} {time.monotonic() - begun:5.1f} s  {verdict}", flush=True)
@@ -75,25 +102,28 @@ def main() -> int:
                 for name, act in cases():
                     attempt(name, store, act)
         chance = random.Random(chosen.seed)
-        timings: dict[tuple[str, str], killing.Timing] = {}
-        hits = tries = 0
-        while hits < chosen.random and tries < 4 * chosen.random:
-            store = STORES[tries % len(STORES)]
-            tries += 1
-            if store not in timings:
-                taken = attempt("unharmed", store, killing.timing)
-                if not isinstance(taken, killing.Timing):
+        measured: dict[tuple[str, str], dict[str, Span]] = {}
+        hits: Counter[str] = Counter()
+        rounds = 0
+        # A kill that comes too late is none; a round has nine.
+        while hits.total() < chosen.random and rounds < chosen.random:
+            by_time = rounds // len(STORES) % 2 == 0
+            store = STORES[rounds % len(STORES)]
+            rounds += 1
+            if store not in measured:
+                found = attempt("unharmed", store, killing.spans)
+                if not isinstance(found, dict):
                     break
-                timings[store] = taken
-            hit = attempt(
-                f"random {tries}",
-                store,
-                lambda sick, store=store: killing.kill_at_random(sick, chance, timings[store]),  # type: ignore[misc]  # bound now
-            )
-            hits += hit if isinstance(hit, int) else 0
-        print(f"{hits} of {2 * tries} random kills came in the middle of the work (seed {chosen.seed})")
-        if hits < chosen.random:
-            lost.append("too few random kills came in the middle of the work")
+                measured[store] = found
+            kills = RandomKills(chance, measured[store], by_time)
+            attempt(f"round {rounds} by {'time' if by_time else 'calls'}", store, kills)
+            hits += kills.hits
+        told = ", ".join(f"{command} {hits[command]}" for command in COMMANDS)
+        print(f"{hits.total()} random kills in {rounds} rounds (seed {chosen.seed}): {told}")
+        if hits.total() < chosen.random:
+            lost.append("too few random kills came before the command had ended")
+    steps = 0 if chosen.only_random else len(STORES) * len(cases())
+    print(f"{steps} kills at numbered steps; {len(lost)} attempts lost anything")
     for each in lost:
         print(f"LOST: {each}")
     return 1 if lost else 0

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from hermes_doctor.engine.steps import Step, reach
+
 _CHUNK = 1 << 20
 
 
@@ -115,6 +117,8 @@ class FileChange:
         twin = Path(self.twin)
         _status(twin)
         aside = Path(f"{self.path}.doctor-undo")
+        # What a doctor that was killed here has left: only one at a time is at work beside a store.
+        aside.unlink(missing_ok=True)
         try:
             descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as copy, twin.open("rb") as source:
@@ -125,6 +129,7 @@ class FileChange:
                 raise FileMovedError(f"{twin.name}, of which {self.name} was a copy, changed since")
             aside.chmod(self.mode)
             os.utime(aside, ns=(self.mtime_ns, self.mtime_ns))
+            reach(Step.UNDO_COPIED)
             # Not replace(): what lies there by now is somebody's.
             os.link(aside, self.path)
         except FileExistsError as error:

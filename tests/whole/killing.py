@@ -6,19 +6,20 @@ together.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
 import tempfile
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,38 @@ import apsw
 
 from hermes_doctor.engine.steps import Step
 from tests.oracle.home import Home
+from tests.whole.breaking import leave_free_pages
 from tests.whole.damaged import damaged
 from tests.whole.identical import Image, difference, image_of, index_faults
 from tests.whole.runner import Doctors, Ended
+from tests.whole.support import fingerprint
 
 #: (release, journal mode): the mode that the release makes by itself, and the other one.
 STORES = (("0.19.0", "wal"), ("0.22.2", "delete"), ("0.19.0", "delete"), ("0.22.2", "wal"))
 
-#: What a run reaches once, what each of its transactions does, what settling does, and what taking back does.
-ONCE = (Step.LOCKED, Step.BACKED_UP)
+#: What a scan reaches, what a backup does, what a run reaches once, what each of its transactions does, what settling
+#: does, what taking back reaches once and does with each transaction and with a file, and what compacting reaches.
+SCAN = (Step.SCANNING, Step.SCANNED)
+BACKUP = (Step.BACKING_UP, Step.BACKUP_COPIED, Step.BACKUP_NAMED, Step.BACKED_UP)
+ONCE = (Step.LOCKED, Step.FINISHED)
 EACH = (Step.BEGUN, Step.MENDED, Step.CHANGESET, Step.PENDING, Step.COMMITTED, Step.APPLIED)
 SETTLE = (Step.SETTLING, Step.SETTLED)
+UNDO_ONCE = (Step.UNDO_LOCKED, Step.UNDO_MARKED)
 UNDO = (Step.UNDO_BEGUN, Step.UNDO_RESTORED, Step.UNDO_COMMITTED, Step.UNDONE)
+UNDO_FILE = (Step.UNDO_COPIED,)
+COMPACT = (Step.COMPACT_LOCKED, Step.COMPACT_CHECKED, Step.COMPACTED, Step.COMPACT_CUT, Step.COMPACT_VERIFIED)
 #: A transaction in the middle of a run: several rows of another kind than the first.
 LATER = 12
 
 #: A row's place: table, and the key's cells; and its cells by column, None where there is no such row.
 _Place = tuple[str, tuple[tuple[str, object], ...]]
 _Image = dict[str, object] | None
+
+
+#: What may lie in a home after a doctor's work that did not before: its own records, locks, and the log.
+_MAY_STAY = re.compile(
+    r"doctor(/doctor\.db|/doctor\.lock|/backups(/state-[-\d]+\.db)?)?|state\.db(-wal|-shm|\.auto-maintenance\.lock)"
+)
 
 
 @dataclass
@@ -55,50 +70,69 @@ class Patient:
     before: Image
     #: What SQLite's checks say of it, see `soundness`.
     sound: list[str]
+    #: The names of its files.
+    files: set[str]
 
-    def fix(
-        self,
-        *narrowed: str,
-        kill_at: str | None = None,
-        backup: str = "never",
-        after: Callable[[int], None] | None = None,
-    ) -> Ended:
-        """Mend all of it; ``kill_at`` or ``after`` end it by SIGKILL."""
+    def scan(self, **how: Any) -> Ended:
+        """Look at all of it."""
+        return self.doctors.run("scan", self.home.path, "--json", "--fail-on", "never", **how)
+
+    def fix(self, *narrowed: str, backup: str = "never", **how: Any) -> Ended:
+        """Mend all of it; ``how`` is what `Doctors.run` takes."""
         options = ("--apply", "--unsafe", "--yes", "--json", "--backup", backup, *narrowed)
-        return self.doctors.run("fix", self.home.path, *options, kill_at=kill_at, started=after)
+        return self.doctors.run("fix", self.home.path, *options, **how)
 
-    def undo(self, run: str, *, kill_at: str | None = None, after: Callable[[int], None] | None = None) -> Ended:
+    def undo(self, run: str, **how: Any) -> Ended:
         """Take a run back."""
-        return self.doctors.run("undo", run, self.home.path, "--apply", "--json", kill_at=kill_at, started=after)
+        return self.doctors.run("undo", run, self.home.path, "--apply", "--json", **how)
+
+    def compact(self, **how: Any) -> Ended:
+        """Write the store's file anew."""
+        return self.doctors.run("compact", self.home.path, "--apply", "--json", **how)
 
     def assert_sound(self) -> None:
         """SQLite's checks say no more than they did before."""
         assert soundness(self.home) == self.sound
 
+    def assert_same(self) -> None:
+        """No row is another one than at first, none is lost and none is new."""
+        assert difference(self.before, image_of(self.home.store)) == []
+
+    def assert_tidy(self) -> None:
+        """Nothing lies there that is not to stay: not in the home, and no private copy elsewhere."""
+        left = {name for name in _names(self.home.path) - self.files if not _MAY_STAY.fullmatch(name)}
+        assert left == set()
+        assert list(self.doctors.temporary.iterdir()) == []
+
     def runs(self) -> list[str]:
         """The runs that the journal knows, newest first."""
         return [str(run) for (run,) in journal(self.home, "SELECT run FROM runs ORDER BY at DESC, run DESC")]
 
-    def finish(self) -> None:
+    def finish(self, backup: str = "never") -> None:
         """The same command finishes: all is mended, and the journal says what is in the store."""
-        done = self.fix()
+        done = self.fix(backup=backup)
         assert done.code == 0, (done.out, done.err)
         assert done.json()["mendable"] == 0
-        scan = self.doctors.run("scan", self.home.path, "--json", "--fail-on", "never")
-        left = {(each["check"], each["fix"]) for each in scan.json()["findings"]}
+        left = {(each["check"], each["fix"]) for each in self.scan().json()["findings"]}
         assert not [each for each in left if each[1] != "none"], left
         self.assert_sound()
         assert agreement(self.home) == []
+        self.assert_tidy()
 
     def undo_all(self) -> None:
         """Taking back all runs gives the store as it was, and the journal says so."""
         for run in self.runs():
             done = self.undo(run)
             assert done.code == 0, (done.out, done.err)
-        assert difference(self.before, image_of(self.home.store)) == []
+        self.assert_same()
         states = {state for (state,) in journal(self.home, "SELECT DISTINCT state FROM changesets")}
         assert states <= {"undone", "not-applied"}
         self.assert_sound()
+        self.assert_tidy()
+
+
+def _names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 @contextmanager
@@ -108,7 +142,7 @@ def patient(templates: Path, doctors: Doctors, version: str, mode: str) -> Itera
         home = damaged(templates, Path(folder) / "home", version, mode)
         sound = soundness(home)
         assert all(line == "ok" or "trigram" in line for line in sound), sound
-        yield Patient(home, doctors, image_of(home.store), sound)
+        yield Patient(home, doctors, image_of(home.store), sound, _names(home.path))
         assert home.journal_mode() == mode
 
 
@@ -121,9 +155,34 @@ def killed(ended: Ended) -> None:
     assert ended.code == -signal.SIGKILL, (ended.code, ended.out[-1000:], ended.err)
 
 
+def kill_in_scan(sick: Patient, step: Step, count: int) -> None:
+    """Kill a scan at a step, with a private copy where the store has a log: it changes nothing, and the copy goes."""
+    sick.home.store.with_name("state.db-shm").unlink(missing_ok=True)
+    before = fingerprint(sick.home.path)
+    killed(sick.scan(kill_at=f"{step}:{count}"))
+    assert bool(list(sick.doctors.temporary.iterdir())) == ("-wal" in sick.home.sidecars())
+    assert fingerprint(sick.home.path) == before
+    assert sick.scan().code == 0
+    assert fingerprint(sick.home.path) == before
+    sick.assert_tidy()
+
+
+def kill_in_backup(sick: Patient, step: Step, count: int) -> None:
+    """Kill a repair while it makes its backup: nothing is changed, and every backup that is there is whole."""
+    killed(sick.fix(kill_at=f"{step}:{count}", backup="always"))
+    sick.assert_same()
+    sick.assert_sound()
+    sick.finish(backup="always")
+    backups = list((sick.home.path / "doctor" / "backups").iterdir())
+    assert len(backups) == (1 if step in (Step.BACKING_UP, Step.BACKUP_COPIED) else 2)
+    for backup in backups:
+        assert difference(sick.before, image_of(backup)) == []
+    sick.undo_all()
+
+
 def kill_in_fix(sick: Patient, step: Step, count: int) -> None:
     """Kill a repair at a step, and see that nothing is lost and everything can be done and taken back."""
-    killed(sick.fix(kill_at=f"{step}:{count}", backup="always" if step is Step.BACKED_UP else "never"))
+    killed(sick.fix(kill_at=f"{step}:{count}"))
     sick.assert_sound()
     assert agreement(sick.home, stopped=True) == []
     sick.finish()
@@ -143,105 +202,133 @@ def kill_in_settling(sick: Patient, step: Step, before: Step) -> None:
 
 def kill_in_undo(sick: Patient, step: Step, count: int) -> None:
     """The same for taking back; the same command then does the rest of it."""
+    files = _lay_the_same_backup_twice(sick) if step in UNDO_FILE else {}
     assert sick.fix().code == 0
+    assert all(not path.exists() for path in list(files)[:1])
     (run,) = sick.runs()
     killed(sick.undo(run, kill_at=f"{step}:{count}"))
     sick.assert_sound()
     assert agreement(sick.home, stopped=True) == []
     sick.undo_all()
+    assert {path: path.read_bytes() for path in files} == files
 
 
-@dataclass
-class Waiter:
-    """Kills a doctor so many seconds after it has taken its lock."""
-
-    home: Home
-    seconds: float
-
-    def __call__(self, pid: int) -> None:
-        """Begin to wait, beside the process."""
-        threading.Thread(target=self._wait, args=(pid,), daemon=True).start()
-
-    def _wait(self, pid: int) -> None:
-        if _wait_for_lock(self.home, pid):
-            time.sleep(self.seconds)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+def _lay_the_same_backup_twice(sick: Patient) -> dict[Path, bytes]:
+    """Two equal backups of hermes's, of which a repair removes the older one."""
+    names = [f"state.db.malformed-backup-2026090{day}_120000" for day in (1, 3)]
+    files = {sick.home.store.with_name(name): b"the same" * 1000 for name in names}
+    for path, content in files.items():
+        path.write_bytes(content)
+        path.chmod(0o600)
+    sick.files |= set(names)
+    return files
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def kill_in_compact(sick: Patient, step: Step, count: int) -> None:
+    """Kill a compacting; it changes no row, and the same command then does it."""
+    leave_free_pages(sick.home.store)
+    killed(sick.compact(kill_at=f"{step}:{count}"))
+    sick.assert_same()
+    sick.assert_sound()
+    _compact_to_the_end(sick)
+
+
+def _compact_to_the_end(sick: Patient) -> None:
+    done = sick.compact()
+    assert (done.code, done.json()["outcome"] in ("compacted", "nothing-to-do")) == (0, True), (done.out, done.err)
+    assert done.json()["after"] is None or done.json()["after"]["free_pages"] == 0
+    sick.assert_same()
+    sick.assert_sound()
+    sick.assert_tidy()
+
+
+#: The commands that are killed at random.
+COMMANDS = ("scan", "backup", "fix", "undo", "compact")
 
 
 @dataclass(frozen=True)
-class Timing:
-    """How long a repair and its being undone take, each from its lock to its end, in seconds."""
+class Span:
+    """How long a command is, unharmed: in seconds, and in stops where it enters or leaves the system."""
 
-    fix: float
-    undo: float
-
-
-def timing(sick: Patient) -> Timing:
-    """Mend it and take it back, and take the time."""
-    fix = _seconds(sick, lambda watch: sick.fix(after=watch))
-    (run,) = sick.runs()
-    return Timing(fix, _seconds(sick, lambda watch: sick.undo(run, after=watch)))
+    seconds: float
+    calls: int
 
 
-def _seconds(sick: Patient, act: Callable[[Callable[[int], None]], Ended]) -> float:
-    """How long a doctor is at work, from its lock to its end."""
-    begun: list[float] = []
+def spans(sick: Patient) -> dict[str, Span]:
+    """Let each of the commands work to its end, and measure it."""
+    found: dict[str, Span] = {}
 
-    def watch(pid: int) -> None:
-        _wait_for_lock(sick.home, pid)
-        begun.append(time.monotonic())
+    def measure(command: str, act: Callable[..., Ended]) -> None:
+        begun = time.monotonic()
+        ended = act(kill_call=0)
+        assert ended.code == 0, (ended.out, ended.err)
+        found[command] = Span(time.monotonic() - begun, ended.calls)
 
-    _clear_lock(sick.home)
-    ended = act(watch)
-    assert ended.code == 0, (ended.out, ended.err)
-    return time.monotonic() - begun[0]
-
-
-def _wait_for_lock(home: Home, pid: int) -> bool:
-    """Wait until the lock file holds a record, as it does while a doctor is at work; False where it ended first."""
-    lock = home.path / "doctor" / "doctor.lock"
-    while not (lock.exists() and lock.stat().st_size):
-        if not _alive(pid):
-            return False
-        time.sleep(0.0005)
-    return True
-
-
-def _clear_lock(home: Home) -> None:
-    """Take away a killed doctor's record: nobody has the lock, and what the file holds means nothing."""
-    lock = home.path / "doctor" / "doctor.lock"
-    if lock.exists():
-        lock.write_bytes(b"")
-
-
-def kill_at_random(sick: Patient, chance: random.Random, taken: Timing) -> int:
-    """Kill the repair at a random moment, finish it, then kill its undoing; return how many kills hit the work."""
-    hits = int(_hit(sick, sick.fix(after=Waiter(sick.home, chance.uniform(0, taken.fix)))))
-    sick.assert_sound()
-    assert agreement(sick.home, stopped=True) == []
-    sick.finish()
-    newest, *_ = sick.runs()
-    _clear_lock(sick.home)
-    hits += _hit(sick, sick.undo(newest, after=Waiter(sick.home, chance.uniform(0, taken.undo))))
-    sick.assert_sound()
-    assert agreement(sick.home, stopped=True) == []
+    measure("scan", sick.scan)
+    measure("backup", partial(sick.fix, backup="always"))
     sick.undo_all()
-    return hits
+    measure("fix", sick.fix)
+    measure("undo", partial(sick.undo, sick.runs()[0]))
+    leave_free_pages(sick.home.store)
+    measure("compact", sick.compact)
+    return found
 
 
-def _hit(sick: Patient, ended: Ended) -> bool:
-    """Whether a doctor was killed at work: it had begun to change something, and was not through with it."""
-    assert ended.code in (-signal.SIGKILL, 0), (ended.code, ended.out[-1000:], ended.err)
-    return ended.code != 0 and bool(journal(sick.home, "SELECT 1 FROM changesets"))
+@dataclass
+class RandomKills:
+    """Kills commands at random moments: of their time, or of what they ask of the system, which are all alike likely.
+
+    ``hits``: how many kills came before the command had ended, by command.
+    """
+
+    chance: random.Random
+    spans: dict[str, Span]
+    by_time: bool
+    hits: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, sick: Patient) -> None:
+        """Kill each of the commands, some twice, and see that nothing is lost and each can be done to its end."""
+        before = fingerprint(sick.home.path)
+        self.kill("scan", sick.scan)
+        assert fingerprint(sick.home.path) == before
+        self.kill("backup", partial(sick.fix, backup="always"))
+        self._look(sick)
+        for _ in range(2):
+            self.kill("fix", sick.fix)
+            self._look(sick)
+        sick.finish()
+        for _ in range(2):
+            if sick.runs():
+                self.kill("undo", partial(sick.undo, sick.runs()[0]))
+                self._look(sick)
+        sick.undo_all()
+        leave_free_pages(sick.home.store)
+        for _ in range(2):
+            self.kill("compact", sick.compact)
+            sick.assert_same()
+            sick.assert_sound()
+        _compact_to_the_end(sick)
+
+    def kill(self, command: str, act: Callable[..., Ended]) -> None:
+        """Kill one command."""
+        span = self.spans[command]
+        if self.by_time:
+            seconds = self.chance.uniform(0, span.seconds)
+            ended = act(started=lambda pid: _kill_after(pid, seconds))
+        else:
+            ended = act(kill_call=self.chance.randint(1, span.calls))
+        assert ended.code in (-signal.SIGKILL, 0), (ended.code, ended.out[-1000:], ended.err)
+        self.hits[command] += ended.code != 0
+
+    def _look(self, sick: Patient) -> None:
+        sick.assert_sound()
+        assert agreement(sick.home, stopped=True) == []
+
+
+def _kill_after(pid: int, seconds: float) -> None:
+    time.sleep(seconds)
+    # Until its end has been asked for, the number is nobody else's.
+    os.kill(pid, signal.SIGKILL)
 
 
 def journal(home: Home, question: str) -> list[tuple[Any, ...]]:
@@ -304,6 +391,10 @@ def agreement(home: Home, *, stopped: bool = False) -> list[str]:
             changes = list(_changes(changeset, json.loads(columns)))
             if state == "undone":
                 restored |= {place: before for place, before, _after in changes}
+                continue
+            if not changes:
+                # Of a file, or of what is derived from the rows.
+                unsettled += state == "pending"
                 continue
             sides = {_side(connection, rows, *change) for change in changes}
             if state == "pending" or (state == "applied" and sides == {"before"}):

@@ -16,16 +16,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from tests.whole import tracing
+
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code (negative: the signal that killed it), and what it said."""
+    """How a command ended: its exit code (negative: the signal that killed it), and what it said.
+
+    ``calls``: how often it entered or left the system, where that was counted.
+    """
 
     code: int
     out: str
     err: str
+    calls: int = 0
 
     def json(self) -> dict[str, Any]:
         """The single database of the report."""
@@ -42,6 +48,9 @@ class Doctors:
 
     def __init__(self, folder: Path, *, late: bool = False) -> None:
         self._folder = folder
+        #: Where they put temporary files.
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(exist_ok=True)
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.whole.runner", *(["late"] if late else [])],
             stdin=subprocess.PIPE,
@@ -55,11 +64,21 @@ class Doctors:
         self,
         *arguments: str | Path,
         kill_at: str | None = None,
+        kill_call: int | None = None,
         started: Callable[[int], None] | None = None,
     ) -> Ended:
-        """Run one command to its end. ``kill_at``: a step and its count; ``started`` is called with the process id."""
+        """Run one command to its end.
+
+        ``kill_at``: a step, its count, and the signal that it gets there, SIGKILL unless another is named;
+        ``kill_call``: the number of the time that it enters or leaves the system, at which it is killed (0: never);
+        ``started`` is called with the process id.
+        """
         out, err = self._folder / "out", self._folder / "err"
-        environment = {"XDG_STATE_HOME": str(self._folder / "state"), "COLUMNS": "80"}
+        environment = {
+            "XDG_STATE_HOME": str(self._folder / "state"),
+            "TMPDIR": str(self.temporary),
+            "COLUMNS": "80",
+        }
         if kill_at is not None:
             environment["HERMES_DOCTOR_KILL_AT"] = kill_at
         request = {
@@ -67,13 +86,15 @@ class Doctors:
             "environment": environment,
             "out": str(out),
             "err": str(err),
+            "kill_call": kill_call,
         }
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request) + "\n")
         pid = self._answer()
         if started is not None:
             started(pid)
-        return Ended(self._answer(), out.read_text(), err.read_text())
+        code, calls = self._answer(), self._answer()
+        return Ended(code, out.read_text(), err.read_text(), calls)
 
     def _answer(self) -> int:
         assert self._server.stdout is not None
@@ -93,16 +114,22 @@ class Doctors:
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
-    """Fork once for each line that comes in; answer with the child's id, and with its exit code when it ends."""
+    """Fork once for each line that comes in; answer with the child's id, and when it ends with how, see `Ended`."""
     for line in requests:
         request: dict[str, Any] = json.loads(line)
         child = os.fork()
+        traced = request["kill_call"] is not None
         if child == 0:
+            if traced:
+                tracing.be_traced()
             _become_doctor(request["arguments"], request["environment"], request["out"], request["err"])
         answers.write(f"{child}\n")
         answers.flush()
-        _pid, status = os.waitpid(child, 0)
-        answers.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        if traced:
+            code, calls = tracing.trace(child, request["kill_call"])
+        else:
+            code, calls = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0
+        answers.write(f"{code}\n{calls}\n")
         answers.flush()
 
 
@@ -128,12 +155,17 @@ def _load() -> None:
     """Import what the commands import when they are called, so that the children find it loaded."""
     import checks  # noqa: F401  # loading is the purpose, here and below
     import fixes  # noqa: F401
+    import hermes_doctor.cli.compact
     import hermes_doctor.cli.fix
+    import hermes_doctor.cli.scan
     import hermes_doctor.cli.undo
     import hermes_doctor.engine.apply
+    import hermes_doctor.engine.compact
     import hermes_doctor.engine.undo
     import hermes_doctor.report.changes_json
+    import hermes_doctor.report.compact_json
     import hermes_doctor.report.fix_table
+    import hermes_doctor.report.json
     import hermes_doctor.report.undo_table  # noqa: F401
 
 

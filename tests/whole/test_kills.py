@@ -15,7 +15,23 @@ from hermes_doctor.engine.steps import Step
 from tests.oracle.steps import sql
 from tests.whole import killing
 from tests.whole.identical import difference, image_of
-from tests.whole.killing import EACH, LATER, ONCE, SETTLE, STORES, UNDO, agreement, kill_at_random, patient
+from tests.whole.killing import (
+    BACKUP,
+    COMMANDS,
+    COMPACT,
+    EACH,
+    LATER,
+    ONCE,
+    SCAN,
+    SETTLE,
+    STORES,
+    UNDO,
+    UNDO_FILE,
+    UNDO_ONCE,
+    RandomKills,
+    agreement,
+    patient,
+)
 from tests.whole.runner import Doctors
 from tests.whole.support import fingerprint
 
@@ -24,9 +40,6 @@ pytestmark = pytest.mark.usefixtures("oracle")
 #: One store of each journal mode; the long form (bench/kills.py) goes through all four.
 OLD, NEW = STORES[:2]
 SEED = 20261129
-#: Kills at random that must come in the middle of the work, for each store; two are tried at a time.
-HITS = 2
-MOST_TRIES = 12
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +54,24 @@ def templates(shared_folder: Path) -> Path:
 
 
 def test_every_step_is_killed_at() -> None:
-    assert {*ONCE, *EACH, *SETTLE, *UNDO} == set(Step)
+    steps = (*SCAN, *BACKUP, *ONCE, *EACH, *SETTLE, *UNDO_ONCE, *UNDO, *UNDO_FILE, *COMPACT)
+    assert sorted(steps) == sorted(Step)
 
 
-@pytest.mark.parametrize(("step", "store"), [(step, store) for step in ONCE for store in (OLD, NEW)])
-def test_killed_before_the_first_transaction(
+@pytest.mark.parametrize(("step", "store"), list(zip(SCAN, (OLD, NEW), strict=True)))
+def test_killed_while_scanning(doctors: Doctors, templates: Path, step: Step, store: tuple[str, str]) -> None:
+    with patient(templates, doctors, *store) as sick:
+        killing.kill_in_scan(sick, step, 1)
+
+
+@pytest.mark.parametrize(("step", "store"), list(zip(BACKUP, (OLD, NEW, OLD, NEW), strict=True)))
+def test_killed_while_backing_up(doctors: Doctors, templates: Path, step: Step, store: tuple[str, str]) -> None:
+    with patient(templates, doctors, *store) as sick:
+        killing.kill_in_backup(sick, step, 1)
+
+
+@pytest.mark.parametrize(("step", "store"), list(zip(ONCE, (OLD, NEW), strict=True)))
+def test_killed_before_or_after_all_transactions(
     doctors: Doctors, templates: Path, step: Step, store: tuple[str, str]
 ) -> None:
     with patient(templates, doctors, *store) as sick:
@@ -79,18 +105,30 @@ def test_killed_while_taking_back(
         killing.kill_in_undo(sick, step, count)
 
 
-@pytest.mark.parametrize("store", STORES, ids="-".join)
-def test_killed_at_random(doctors: Doctors, templates: Path, store: tuple[str, str]) -> None:
-    chance = random.Random(f"{SEED} {store}")
+@pytest.mark.parametrize(("step", "store"), [(step, OLD) for step in UNDO_ONCE] + [(step, NEW) for step in UNDO_FILE])
+def test_killed_around_taking_back_and_in_a_files(
+    doctors: Doctors, templates: Path, step: Step, store: tuple[str, str]
+) -> None:
     with patient(templates, doctors, *store) as sick:
-        taken = killing.timing(sick)
-    hits = 0
-    for _ in range(MOST_TRIES):
-        with patient(templates, doctors, *store) as sick:
-            hits += kill_at_random(sick, chance, taken)
-        if hits >= HITS:
-            return
-    pytest.fail(f"only {hits} kills came in the middle of the work")
+        killing.kill_in_undo(sick, step, 1)
+
+
+@pytest.mark.parametrize(("step", "store"), list(zip(COMPACT, (NEW, OLD, NEW, OLD, NEW), strict=True)))
+def test_killed_while_compacting(doctors: Doctors, templates: Path, step: Step, store: tuple[str, str]) -> None:
+    with patient(templates, doctors, *store) as sick:
+        killing.kill_in_compact(sick, step, 1)
+
+
+@pytest.mark.parametrize("store", [OLD, NEW], ids="-".join)
+def test_killed_at_random(doctors: Doctors, templates: Path, store: tuple[str, str]) -> None:
+    """At any call of the system: a moment of a clock would hit less of what is quick."""
+    with patient(templates, doctors, *store) as sick:
+        spans = killing.spans(sick)
+    with patient(templates, doctors, *store) as sick:
+        kills = RandomKills(random.Random(f"{SEED} {store}"), spans, by_time=False)
+        kills(sick)
+    assert set(kills.hits) == set(COMMANDS), kills.hits
+    assert kills.hits.total() >= len(COMMANDS), (kills.hits, spans)
 
 
 def test_a_kill_after_the_last_transaction_leaves_a_run_that_can_be_undone(doctors: Doctors, templates: Path) -> None:
