@@ -6,17 +6,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.oracle import wheels
+from tests.oracle import nursery, wheels
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, call, precreate, sql
-
-DRIVER: Final = Path(__file__).with_name("driver.py")
 
 #: The value of a step that never answered because the process was killed by it, or before it.
 KILLED: Final = "<killed>"
@@ -46,11 +44,6 @@ def environment(home: Path, release: Release) -> dict[str, str]:
     }
 
 
-def command(home: Path) -> list[str]:
-    """How a release's subprocess is started: ``-P`` keeps this folder's modules out of its path."""
-    return [sys.executable, "-P", str(DRIVER), str(home)]
-
-
 def decoded(line: str) -> Any:
     """The value of one answer of the driver."""
     answer = json.loads(line)
@@ -75,29 +68,40 @@ class Home:
         *,
         check: bool = True,
         timeout: float = 120,
-        extra_environment: Mapping[str, str] | None = None,
+        fresh: bool = False,
     ) -> list[Any]:
         """Runs the steps in one subprocess of that release; one value per step.
 
         With ``check`` a step that raises fails the test (OracleError); without it its value is a CallError.
-        A step that kills the process, and those behind it, have the value KILLED.
+        A step that kills the process, and those behind it, have the value KILLED. ``fresh``: in a Python that was
+        just started, not in a fork of one that has loaded its libraries.
         """
         chosen = get(release)
-        lines = "".join(json.dumps(step) + "\n" for step in steps)
-        done = subprocess.run(
-            command(self.path),
-            input=lines,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            cwd=self.path,
-            env=environment(self.path, chosen) | dict(extra_environment or {}),
-        )
-        results = [decoded(line) for line in done.stdout.splitlines()]
+        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as said:
+            asked.write("".join(json.dumps(step) + "\n" for step in steps).encode())
+            asked.seek(0)
+            child = nursery.start(
+                self.path,
+                environment(self.path, chosen),
+                stdin=asked,
+                stdout=answered,
+                stderr=said,
+                fresh=fresh,
+            )
+            try:
+                code = child.wait(timeout)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+                raise
+            answered.seek(0)
+            results = [decoded(line) for line in answered.read().decode().splitlines()]
+            said.seek(0)
+            words = said.read().decode(errors="replace")
         dies = any("kill" in step or "begin_and_hang" in step for step in steps)
         expected = -signal.SIGKILL if dies else 0
-        if done.returncode != expected or (not dies and len(results) != len(steps)):
-            raise OracleError(f"hermes {chosen} ended with {done.returncode}: {done.stderr[-2000:]}")
+        if code != expected or (not dies and len(results) != len(steps)):
+            raise OracleError(f"hermes {chosen} ended with {code}: {words[-2000:]}")
         if check:
             for step, value in zip(steps, results, strict=False):
                 if isinstance(value, CallError):

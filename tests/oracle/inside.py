@@ -12,11 +12,15 @@ import importlib.util
 import inspect
 import json
 import os
+import signal
 import socket
 import sys
+import tempfile
 import threading
+import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -152,6 +156,39 @@ def signature(driver: Any, *, method: str) -> str | None:
     """The signature of ``SessionDB.<method>`` in this release; None where it has none."""
     found = getattr(type(driver.opened()), method, None)
     return None if found is None else str(inspect.signature(found))
+
+
+def surroundings(driver: Any) -> dict[str, Any]:
+    """What this process was given at its start, and what a release has loaded and made once its store is open."""
+    streams = [sys.stdin, sys.stdout, sys.stderr]
+    early = _of_the_release()
+    driver.opened()
+    return {
+        "environment": dict(os.environ),
+        "folder": str(Path.cwd()),
+        "arguments": list(sys.argv),
+        "path": list(sys.path),
+        "main": [str(vars(sys.modules["__main__"]).get(name)) for name in ("__name__", "__file__", "LOOPBACK")],
+        "flags": str(sys.flags),
+        "streams": [[stream.fileno(), stream.encoding, stream.errors, stream.line_buffering] for stream in streams],
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "encoding": sys.getfilesystemencoding(),
+        "signals": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals()) if number < 32],
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "time zone": list(time.tzname),
+        "temporary": tempfile.gettempdir(),
+        "threads": threading.active_count(),
+        "pytest": "pytest" in sys.modules,
+        "of the release before": early,
+        "of the release": _of_the_release(),
+        "made": sorted(str(path) for path in driver.home.rglob("*")),
+    }
+
+
+def _of_the_release() -> list[str]:
+    folder = os.environ["PYTHONPATH"]
+    files = {name: str(getattr(module, "__file__", None)) for name, module in sys.modules.items()}
+    return sorted(name for name, file in files.items() if file.startswith(folder))
 
 
 def resolve(driver: Any, *, host: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import tempfile
@@ -12,7 +13,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from tests.oracle.home import CallError, Home, OracleError, command, decoded, environment
+from tests.oracle import nursery
+from tests.oracle.home import CallError, Home, OracleError, decoded, environment
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, call, open_store
 
@@ -32,17 +34,20 @@ class HermesProcess:
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         # Closed in _finish: it outlives this function.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [*wrapper, *command(home.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Not a pipe: one that nobody empties would stop a talkative release.
-            stderr=self._said,
-            text=True,
-            bufsize=1,
-            cwd=home.path,
-            env=environment(home.path, self.release),
-        )
+        asked, ask = os.pipe()
+        answer, answered = os.pipe()
+        with os.fdopen(asked, "rb") as stdin, os.fdopen(answered, "wb") as stdout:
+            self._process = nursery.start(
+                home.path,
+                environment(home.path, self.release),
+                stdin=stdin,
+                stdout=stdout,
+                # Not a pipe: one that nobody empties would stop a talkative release.
+                stderr=self._said,
+                wrapper=wrapper,
+            )
+        self._ask = os.fdopen(ask, "w", buffering=1)
+        self._answer = os.fdopen(answer)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.step(open_store())
@@ -59,9 +64,8 @@ class HermesProcess:
 
     def send(self, step: Step) -> None:
         """Sends a step without waiting for its answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(step) + "\n")
-        self._process.stdin.flush()
+        self._ask.write(json.dumps(step) + "\n")
+        self._ask.flush()
 
     def receive(self, timeout: float | None = None) -> Any:
         """The next answer; a CallError where the release raised."""
@@ -92,8 +96,8 @@ class HermesProcess:
 
     def close(self) -> None:
         """Lets the release close its store and end."""
-        if self.alive and self._process.stdin is not None:
-            self._process.stdin.close()
+        if self.alive:
+            self._ask.close()
         self._finish()
 
     def _finish(self) -> None:
@@ -105,11 +109,10 @@ class HermesProcess:
             raise OracleError(f"hermes {self.release} (pid {self.pid}) did not end") from None
         finally:
             self._reader.join(timeout=5)
-            for stream in (self._process.stdin, self._process.stdout, self._said):
-                if stream is not None:
-                    # A killed process leaves a broken pipe behind, which closing would report.
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
+            for stream in (self._ask, self._answer, self._said):
+                # A killed process leaves a broken pipe behind, which closing would report.
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
     def _last_words(self) -> str:
         if self._said.closed:
@@ -118,8 +121,7 @@ class HermesProcess:
         return self._said.read().decode(errors="replace")[-2000:]
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._answer:
             self._answers.put(line)
         self._answers.put(None)
 

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,15 @@ def test_a_step_list_reaches_the_release(home: Home, release: Release) -> None:
         assert home.journal_mode() == "wal"
     elif vulnerable:
         assert home.journal_mode() == "delete"
+
+
+def test_a_fork_is_as_a_python_that_was_just_started(make_home: Callable[[str], Home], release: Release) -> None:
+    forked, fresh = make_home("forked"), make_home("afresh")
+    steps = [use("surroundings")]
+    told = json.dumps(forked.run(release, steps)[0], indent=1).replace(str(forked.path), str(fresh.path))
+    assert told == json.dumps(fresh.run(release, steps, fresh=True)[0], indent=1)
+    assert '"of the release before": []' in told
+    assert '"hermes_state"' in told
 
 
 def test_a_kill_leaves_the_sidecars_of_a_crash(home: Home, release: Release) -> None:
