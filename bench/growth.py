@@ -14,8 +14,8 @@ from bench.reading import PROMISED_FROM, Reading, counted
 def growth_of(readings: Sequence[Reading]) -> list[Figure]:
     """Of each kind of store, the largest against each smaller one: 1 is proportional, below 1 is better."""
 
-    def kind(reading: Reading) -> tuple[str, float]:
-        return reading.case.release, reading.case.faults
+    def kind(reading: Reading) -> tuple[str, float, float]:
+        return reading.case.release, reading.case.faults, reading.case.weight
 
     found = []
     for _kind, same in groupby(sorted(readings, key=lambda each: (kind(each), each.case.messages)), kind):

@@ -10,11 +10,15 @@ from bench.stores import kept_store
 
 @dataclass(frozen=True)
 class Case:
-    """One store: the release that made it (and so its index's layout), its messages, and the share of faulty ones."""
+    """One store: the release that made it (and so its index's layout), its messages, the share of faulty ones.
+
+    ``weight``: how many times as long as in the other stores its texts are.
+    """
 
     release: str
     messages: int
     faults: float
+    weight: float = 1.0
 
     @property
     def layout(self) -> str:
@@ -22,7 +26,8 @@ class Case:
         return "inline" if tuple(map(int, self.release.split("."))) < (0, 20, 0) else "external"
 
     def __str__(self) -> str:
-        return f"{self.messages:,} messages, {self.release} ({self.layout} index), {self.faults:.0%} faulty"
+        heavy = "" if self.weight == 1 else f", {self.weight:g} times as heavy"
+        return f"{self.messages:,} messages, {self.release} ({self.layout} index), {self.faults:.0%} faulty{heavy}"
 
 
 @dataclass(frozen=True)
@@ -44,4 +49,4 @@ class Options:
 
     def store(self, case: Case) -> Path:
         """Where the case's store is, made now where it is not there yet; never write to it: take a copy."""
-        return kept_store(self.stores, case.release, case.messages, faults=case.faults)
+        return kept_store(self.stores, case.release, case.messages, faults=case.faults, weight=case.weight)

@@ -17,9 +17,11 @@ import psutil
 
 import hermes_doctor
 from bench.figures import Figure
+from bench.quotes import requote
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "RESULTS.md"
+README = ROOT / "README.md"
 
 _VERDICTS = {True: "yes", False: "**no**", None: ""}
 
@@ -49,6 +51,8 @@ def table(figures: Sequence[Figure]) -> str:
 def record(name: str, title: str, figures: Sequence[Figure], *, command: str | None = None, text: str = "") -> None:
     """Write a section into ``bench/RESULTS.md`` in place of what that section held; the other sections stay.
 
+    What the README quotes is brought up to date with it.
+
     ``name``: of the section, kebab-case, one for each command. ``command``: what was typed, by default this very
     process's. ``text``: Markdown that goes below the table.
     """
@@ -60,18 +64,18 @@ def record(name: str, title: str, figures: Sequence[Figure], *, command: str | N
         text.strip(),
     ]
     section = f"{begin}\n" + "\n\n".join(filter(None, parts)) + f"\n{end}\n"
-    before = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# What was measured\n"
+    before = RESULTS.read_text(encoding="utf-8")
     marked = re.compile(re.escape(begin) + ".*?" + re.escape(end) + "\n", re.DOTALL)
     found = marked.search(before)
     after = before[: found.start()] + section + before[found.end() :] if found else f"{before}\n{section}"
     RESULTS.write_text(after, encoding="utf-8")
+    requote(README, RESULTS)
 
 
 def section(name: str) -> str | None:
     """What a section holds now, None where it was never recorded."""
     begin, end = _marks(name)
-    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
-    found = re.search(re.escape(begin) + "\n(.*?)" + re.escape(end), text, re.DOTALL)
+    found = re.search(re.escape(begin) + "\n(.*?)" + re.escape(end), RESULTS.read_text(encoding="utf-8"), re.DOTALL)
     return found.group(1) if found else None
 
 

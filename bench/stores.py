@@ -61,39 +61,44 @@ class _Chat:
     calls: int = 0
 
 
-def make_store(folder: Path, release: str, messages: int, *, faults: float = 0.0, seed: int = 1) -> Path:
+def make_store(
+    folder: Path, release: str, messages: int, *, faults: float = 0.0, seed: int = 1, weight: float = 1.0
+) -> Path:
     """Make a home in ``folder`` and return its store; ``messages`` are rounded up to whole turns.
 
     ``faults``: about that share (0 to 0.5) of all messages is double-encoded, and of all sessions left open by a
-    process that was killed. Without any, a scan has nothing to report but information.
+    process that was killed. Without any, a scan has nothing to report but information. ``weight``: how many times as
+    long as usual the texts are.
     """
     home = Home(folder)
     home.run(release, [open_store()])
     # Old releases leave what others can read; here that would be a fault in every store.
     home.store.chmod(0o600)
     now = time.time()
-    _fill(home.store, messages, faults, seed, since=now - 80 * DAY, until=now - 2 * DAY)
+    _fill(home.store, messages, faults, seed, weight, since=now - 80 * DAY, until=now - 2 * DAY)
     return home.store
 
 
 def grow(store: Path, messages: int, *, faults: float = 0.0, seed: int = 2) -> None:
     """Write so many more messages, in chats of their own, as if a day had gone by."""
     now = time.time()
-    _fill(store, messages, faults, seed, since=now - 2 * DAY, until=now - DAY)
+    _fill(store, messages, faults, seed, 1.0, since=now - 2 * DAY, until=now - DAY)
 
 
-def kept_store(stores: Path, release: str, messages: int, *, faults: float = 0.0, seed: int = 1) -> Path:
+def kept_store(
+    stores: Path, release: str, messages: int, *, faults: float = 0.0, seed: int = 1, weight: float = 1.0
+) -> Path:
     """Return such a store from a folder of stores, making it where it is not there yet.
 
     Whoever writes to it takes a :func:`copy_of` it. A store that was made in another way is not taken for this one.
     """
     way = hashlib.sha256(Path(__file__).read_bytes() + Path(words.__file__).read_bytes()).hexdigest()[:8]
-    kept = stores / f"{release}-{messages}-{faults:g}-{seed}-{way}"
+    kept = stores / f"{release}-{messages}-{faults:g}-{seed}-{weight:g}-{way}"
     if not kept.exists():
         stores.mkdir(parents=True, exist_ok=True)
         being_made = stores / f"{kept.name}.part"
         shutil.rmtree(being_made, ignore_errors=True)
-        make_store(being_made, release, messages, faults=faults, seed=seed)
+        make_store(being_made, release, messages, faults=faults, seed=seed, weight=weight)
         # Renamed at the end, so that a folder of that name is always complete.
         being_made.rename(kept)
     return kept / "state.db"
@@ -105,13 +110,14 @@ def copy_of(store: Path, folder: Path) -> Path:
     return Path(shutil.copy2(store, folder / "state.db"))
 
 
-def _fill(store: Path, messages: int, faults: float, seed: int, *, since: float, until: float) -> None:
+def _fill(store: Path, messages: int, faults: float, seed: int, weight: float, *, since: float, until: float) -> None:
     connection = apsw.Connection(str(store))
     connection.pragma("synchronous", "off")
     connection.pragma("cache_size", -200_000)
     if connection.pragma("journal_mode") != "wal":
         connection.pragma("journal_mode", "memory")
-    life = _Life(connection, faults, random.Random(seed), since, (until - since) / max(messages / 6, 1))
+    chance = random.Random(seed)
+    life = _Life(connection, Words(chance, weight), chance, faults, since, (until - since) / max(messages / 6, 1))
     rows = life.rows(messages)
     while life.written < messages:
         with connection:
@@ -131,11 +137,17 @@ class _Life:
     """What goes on in a home: chats begin, go on turn by turn, are compressed, and end."""
 
     def __init__(
-        self, connection: apsw.Connection, faults: float, chance: random.Random, since: float, step: float
+        self,
+        connection: apsw.Connection,
+        words: Words,
+        chance: random.Random,
+        faults: float,
+        since: float,
+        step: float,
     ) -> None:
         self._connection = connection
         self._chance = chance
-        self._words = Words(chance)
+        self._words = words
         self._faults = faults
         self._clock = since
         self._step = step

@@ -16,10 +16,14 @@ _FOREIGN_WORDS = ["größer", "naïve", "été", "данные", "ошибка",
 
 
 class Words:
-    """Passages of any length up to a million characters, always the same for one seed."""
+    """Passages of any length up to a million characters, always the same for one seed.
 
-    def __init__(self, chance: random.Random) -> None:
+    ``weight``: how many times as long as usual the passages are whose length is left to chance.
+    """
+
+    def __init__(self, chance: random.Random, weight: float = 1.0) -> None:
         self._chance = chance
+        self._weight = weight
         vocabulary = ["".join(chance.choices(_SYLLABLES, k=1 + chance.randrange(5))) for _ in range(_VOCABULARY)]
         weights = list(accumulate(1 / (n + 2) for n in range(_VOCABULARY)))
         words = chance.choices(vocabulary, cum_weights=weights, k=_STRETCH)
@@ -42,4 +46,4 @@ class Words:
 
     def tailed(self, least: int, shape: float, most: int) -> int:
         """A number of characters: most passages are near the least, a few are very long."""
-        return int(min(least * self._chance.paretovariate(shape), most))
+        return int(min(least * self._weight * self._chance.paretovariate(shape), most))

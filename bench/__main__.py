@@ -1,0 +1,139 @@
+"""``python -m bench``: makes stores in the shape of real ones and measures the doctor on them, as ratios in one run."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import platformdirs
+
+from bench import growth, probe, reading, since_last
+from bench.figures import Figure
+from bench.options import Case, Options
+from bench.results import machine, record, table, versions
+from tests.oracle import wheels
+
+#: Each layout of the search index, by the last release that makes it.
+RELEASES = ("0.19.0", "0.22.2")
+SIZES = (10_000, 200_000, 1_000_000)
+#: Shares of faulty messages: in a healthy store, in a usual one, and in one that much was forked in.
+HEALTHY, USUAL, RUINED = 0.0, 0.01, 0.2
+
+READING = """
+The median of several processes, run in turns, the file in memory. *Bare read*: `SELECT * FROM messages` through APSW.
+*Scan*: the whole catalogue; without imports it is taken after a scan of a tiny store in the same process. CPU is of all
+threads together. Nothing is promised below 100,000 messages, where most of a scan is what it costs on any store. Rows
+of real stores are some ten times as heavy.
+"""
+PROBE = """
+*Same SQLite*: the very statements that the release's probe was seen to make, through APSW. *For real*: the release's
+own function in a process of its own, with the SQLite of this Python; its imports are not counted, those of the scan
+are. From 3.44 on SQLite looks into search indexes, too, when it checks integrity.
+"""
+GROWTH = "1 is proportional, less is better."
+SINCE_LAST = "Both by the command line in a process that has scanned a tiny store before, the report as JSON."
+
+
+@dataclass(frozen=True)
+class Section:
+    """What becomes a section of the results."""
+
+    name: str
+    title: str
+    figures: list[Figure]
+    text: str = ""
+
+
+def _reading(options: Options) -> Iterator[Section]:
+    readings = [reading.measure_case(options, case) for case in options.cases]
+    figures = [figure for each in readings for figure in reading.figures_of(each)]
+    yield Section("reading", "A scan, a bare read, and integrity_check", figures, READING)
+    yield Section("growth", "How it grows", growth.growth_of(readings), GROWTH)
+
+
+def _probe(options: Options) -> Iterator[Section]:
+    yield Section("probe", "Hermes's own probe", probe.figures(options), PROBE)
+
+
+def _since_last(options: Options) -> Iterator[Section]:
+    yield Section("since-last", "What a nightly scan costs", since_last.figures(options), SINCE_LAST)
+
+
+def _module(name: str, title: str) -> Callable[[Options], Iterator[Section]]:
+    """Return a part that is a module of its own."""
+
+    def part(options: Options) -> Iterator[Section]:
+        if importlib.util.find_spec(f"bench.{name}") is None:
+            yield Section(name, title, [Figure(title, None, note="not yet")])
+            return
+        module = importlib.import_module(f"bench.{name}")
+        yield Section(name, title, module.figures(options))
+
+    return part
+
+
+PARTS: dict[str, Callable[[Options], Iterator[Section]]] = {
+    "start": _module("start", "Starting up"),
+    "reading": _reading,
+    "probe": _probe,
+    "since-last": _since_last,
+    "bounded": _module("bounded", "When every row is faulty"),
+    "fixing": _module("fixing", "Fixing, against one big transaction"),
+}
+
+
+def cases(messages: tuple[int, ...], releases: tuple[str, ...], faults: tuple[float, ...]) -> tuple[Case, ...]:
+    """Which stores: each size in both layouts with the usual share of faults, and in one with the other shares."""
+    densities = {
+        release: faults or ((HEALTHY, USUAL, RUINED) if release == releases[-1] else (USUAL,)) for release in releases
+    }
+    return tuple(
+        Case(release, size, share) for size in sorted(messages) for release in releases for share in densities[release]
+    )
+
+
+@click.command(help=__doc__)
+@click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)), help="Only this part (repeatable).")
+@click.option("--messages", multiple=True, default=SIZES, show_default=True, help="Messages in a store (repeatable).")
+@click.option("--release", "releases", multiple=True, default=RELEASES, show_default=True, help="Who makes the stores.")
+@click.option("--faults", multiple=True, type=float, help="Share of faulty messages, 0 to 0.5 (repeatable).")
+@click.option("--times", default=5, show_default=True, help="Runs of each; what takes minutes is run three times.")
+@click.option(
+    "--stores",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=platformdirs.user_cache_path("hermes-state-doctor-bench"),
+    show_default=True,
+    help="Where made stores are kept; all of them are made in half an hour, and take 25 GB.",
+)
+@click.option("--record", "to_record", is_flag=True, help="Write what comes of it into bench/RESULTS.md and README.md.")
+def main(
+    parts: tuple[str, ...],
+    messages: tuple[int, ...],
+    releases: tuple[str, ...],
+    faults: tuple[float, ...],
+    times: int,
+    stores: Path,
+    to_record: bool,
+) -> None:
+    """Measure the parts that were asked for, or all; each is told as soon as it is done."""
+    wheels.ensure()
+    options = Options(stores.resolve(), times, cases(messages, releases, faults))
+    print(f"{machine()}\n{versions()}", flush=True)
+    for case in options.cases:
+        begun = time.monotonic()
+        path = options.store(case)
+        print(f"{case}: {path.stat().st_size / 1e6:,.0f} MB, {time.monotonic() - begun:.0f} s", flush=True)
+    for name in parts or PARTS:
+        for section in PARTS[name](options):
+            print(f"\n{section.title}\n{table(section.figures)}", flush=True)
+            if to_record:
+                record(section.name, section.title, section.figures, text=section.text)
+
+
+if __name__ == "__main__":
+    main()
