@@ -14,6 +14,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def main() -> int:
     """Run the command line and return its exit code; never raises, never shows a traceback."""
+    heard = _note_signals()
     _plug_closed_streams()
     _leave_working_directory()
     intruder = _find_intruder()
@@ -28,10 +29,24 @@ def main() -> int:
             " Next: pip install --upgrade --force-reinstall hermes-state-doctor\n"
         )
         return 3
-    except KeyboardInterrupt:
-        sys.stderr.write("\ndoctor: stopped.\n")
-        return 7
-    return run(sys.argv[1:])
+    return run(sys.argv[1:], heard)
+
+
+def _note_signals() -> list[int]:
+    """Note signals that ask for an end until the commands take them over; return the list that they come to.
+
+    Raised in the midst of an import they would become errors of other kinds, or tracebacks.
+    """
+    # Built in: it comes from nowhere else, whatever the path says.
+    import _signal  # type: ignore[import-not-found]  # no stub tells of it
+
+    heard: list[int] = []
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(_signal, name, None)
+        # Whoever started us with nohup wants the signal ignored.
+        if number is not None and _signal.getsignal(number) not in (_signal.SIG_IGN, None):
+            _signal.signal(number, lambda number, _frame: heard.append(number))
+    return heard
 
 
 def _plug_closed_streams() -> None:

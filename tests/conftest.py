@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ from tests.oracle import wheels
 from tests.oracle.home import Home
 from tests.oracle.releases import RELEASES, Release
 from tests.oracle.templates import LivedIn
+from tests.places import ON_DISK, choose_memory
 
 NOT_RUN = "needs the released wheels of hermes-agent"
+
+# Before pytest makes its first folder; the parallel workers inherit it.
+choose_memory()
 
 _opened_by_sqlite3: list[str] = []
 
@@ -44,10 +49,21 @@ def _python_sqlite3_stays_away() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _signals_are_heard_again() -> Iterator[None]:
-    """A command that stops takes no notice of a further Ctrl-C; programs started by later tests would inherit that."""
-    before = signal.getsignal(signal.SIGINT)
+    """A command that ends takes no notice of further signals; programs started by later tests would inherit that."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """The test's own folder: in memory as a rule, on the disk where that is what is looked at."""
+    if request.path.stem not in ON_DISK:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="doctor-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

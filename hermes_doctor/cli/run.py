@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -16,11 +18,15 @@ import click
 
 from hermes_doctor.cli.app import app
 from hermes_doctor.cli.failures import describe
+from hermes_doctor.host.private_folder import sweep
 from hermes_doctor.host.room import temporary_folder
 
-from hermes_doctor.host.private_folder import sweep
 _FAILED = 3
 _STOPPED = 7
+
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+#: Seconds after a first signal in which further ones change nothing: what is left to do takes no time, as a rule.
+_PATIENCE = 1.0
 
 #: Signs of our own reports that an old encoding may lack, and what stands for them there.
 _PLAINER = {"·": "-", "…": "...", "•": "*"}
@@ -30,35 +36,101 @@ class Terminated(KeyboardInterrupt):
     """A signal asked the program to stop; it is handled like Ctrl-C."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code (contract: "Exit codes")."""
-    _listen()
-    _speak_plainly()
-    tempfile.tempdir = str(temporary_folder())
+def run(arguments: Sequence[str], heard: Sequence[int] = ()) -> int:
+    """Run one command and return its exit code (contract: "Exit codes").
+
+    ``heard``: signals that asked for an end before.
+    """
+    signals = _Signals()
     try:
-        code = _invoke(arguments)
-        sys.stdout.flush()
-        return code
+        with signals.listening():
+            _speak_plainly()
+            tempfile.tempdir = str(temporary_folder())
+            if heard:
+                raise Terminated(signal.Signals(heard[0]).name)
+            code = _invoke(arguments)
+            sys.stdout.flush()
+            return code
     except (click.Abort, KeyboardInterrupt):
-        # What is left to do takes no time: an impatient second Ctrl-C would only add noise.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _say("stopped. What was done stands; the same command carries on.")
         code = _STOPPED
     except BrokenPipeError:
         code = _STOPPED
+        signals.said = True
     except Exception as error:
-        _say(describe(error))
-        code = _FAILED
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
+        if _was_stopped(error):
+            code = _STOPPED
+        else:
+            _say(describe(error))
+            code = _FAILED
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+    if code == _STOPPED and not signals.said:
+        _say("stopped. What was done stands; the same command carries on.")
     _drop_output()
     return code
+
+
+class _Signals:
+    """A request to terminate is treated like Ctrl-C, so that temporary copies go and reports are completed."""
+
+    def __init__(self) -> None:
+        #: Whether it has been told that the work was stopped, or need not be.
+        self.said = False
+        self._first: float | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Raise Terminated on a signal. Behind it signals are ignored: the program only has to end."""
+        numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+        # Whoever started us with nohup wants the signal ignored.
+        numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
+        try:
+            for number in numbers:
+                signal.signal(number, self._stop)
+            yield
+        finally:
+            # First of all, and by one call each: nothing may come between.
+            for number in numbers:
+                signal.signal(number, signal.SIG_IGN)
+            sys.unraisablehook = before
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+        elif now - self._first < _PATIENCE:
+            return
+        else:
+            # Whoever caught the first one has told of it.
+            self.said = True
+        raise Terminated(signal.Signals(number).name)
+
+    def _unraisable(self, ignored: sys.UnraisableHookArgs) -> None:
+        """Where Python can raise nothing (while an object is taken away), ask once more a little later."""
+        if isinstance(ignored.exc_value, KeyboardInterrupt):
+            self._first = None
+            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM))
+            again.daemon = True
+            again.start()
+
+
+def _was_stopped(error: BaseException | None) -> bool:
+    """Whether a signal is behind an error: Python makes others of what is raised while a class is made."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _invoke(arguments: Sequence[str]) -> int:
     # Not app.main(): it has exit codes of its own for an interrupt and a closed pipe.
     try:
         with app.make_context(_called_as(), list(arguments)) as context:
+            # Not for --help and --version, which end before.
+            sweep(Path(tempfile.gettempdir()))
             app.invoke(context)
     except click.exceptions.Exit as end:
         return int(end.exit_code)
@@ -74,19 +146,6 @@ def _invoke(arguments: Sequence[str]) -> int:
 def _called_as() -> str:
     name = Path(sys.argv[0]).name
     return "python -m hermes_doctor" if name == "__main__.py" else name
-
-
-def _listen() -> None:
-    """Treat a request to terminate like Ctrl-C, so that temporary copies go and reports are completed."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        raise Terminated(signal.Signals(number).name)
-
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        # Whoever started us with nohup wants the signal ignored.
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, stop)
 
 
 def _speak_plainly() -> None:
@@ -117,5 +176,3 @@ def _drop_output() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
-            # Not for --help and --version, which end before.
-            sweep(Path(tempfile.gettempdir()))
