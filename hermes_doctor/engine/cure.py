@@ -54,7 +54,7 @@ class Mending:
 
         Raises RowMovedError where it changes another number: its WHERE names what it expects to find.
         """
-        self.connection.execute(sql, dict(values))
+        self.connection.execute(_or_abort(sql), dict(values))
         changed = self.connection.changes()
         if changed != rows:
             raise RowMovedError(f"expected to change {rows} row(s), found {changed}")
@@ -72,6 +72,8 @@ class Mending:
         Raises RowMovedError where the row is gone or holds something else.
         """
         columns = self.view.shape.tables[table.lower()]
+        if not columns.primary_key:
+            raise FixRefusedError(f"{table} has no primary key here, so that its rows cannot be told apart")
         values: list[Cell] = []
 
         def bound(value: Cell) -> str:
@@ -81,9 +83,29 @@ class Mending:
         assigned = ", ".join(f"{quote(name)} = {bound(value)}" for name, value in to.items())
         expected: dict[str, Cell] = {columns.primary_key[0]: self.single(key), **expects}
         found = " AND ".join(f"{quote(name)} IS {bound(value)}" for name, value in expected.items())
-        self.connection.execute(f"UPDATE {quote(columns.name)} SET {assigned} WHERE {found}", tuple(values))
+        self.connection.execute(f"UPDATE OR ABORT {quote(columns.name)} SET {assigned} WHERE {found}", tuple(values))
         if self.connection.changes() != 1:
             raise RowMovedError(f"{table} {key!r} is not what it was")
+
+
+def never_live(_finding: Finding) -> bool:
+    """Stand for the ``live`` of a fix that is carried out only while nobody has the store open."""
+    return False
+
+
+def always_live(_finding: Finding) -> bool:
+    """Stand for the ``live`` of a fix that is as safe beside a living hermes."""
+    return True
+
+
+def _or_abort(sql: str) -> str:
+    """Let an UPDATE fail where a row stands in its way, whatever the table says: it may say to delete that row."""
+    return sql.replace("UPDATE ", "UPDATE OR ABORT ", 1) if sql.startswith("UPDATE ") else sql
+
+
+def _or_abort(sql: str) -> str:
+    """Let an UPDATE fail where a row stands in its way, whatever the table says: it may say to delete that row."""
+    return sql.replace("UPDATE ", "UPDATE OR ABORT ", 1) if sql.startswith("UPDATE ") else sql
 
 
 def mends_no_row(_mending: Mending, _finding: Finding) -> None:
@@ -100,7 +122,9 @@ class Fix:
     ``reindexes``: it moves messages in or out of the search index itself, so that the connection has to cut texts as
     hermes's does. ``derived``: all that it mends is derived from the rows, which it leaves alone, so that there is
     nothing to take back. ``files``: for findings about files, the change that mends one, carried out by the engine; no
-    ``mend`` is called then. ``page``: the module's docstring, shown beside the check's own page.
+    ``mend`` is called then. ``live``: whether this finding may be mended beside a living hermes (--live), in a session
+    that nobody is using: only where no running hermes writes the same cells again from what it has in memory, or fails
+    over what they hold now. Not known means no. ``page``: the module's docstring, shown beside the check's own page.
     """
 
     check: str
@@ -111,3 +135,4 @@ class Fix:
     reindexes: bool = False
     derived: bool = False
     files: Callable[[StoreView, Finding], FileChange] | None = None
+    live: Callable[[Finding], bool] = never_live

@@ -1,4 +1,7 @@
-"""How many rows one transaction takes, so that the store's write lock is held for about a budget of time."""
+"""How many rows one transaction takes, so that the store's write lock is held for about a budget of time.
+
+Beside a living hermes the budget is smaller, no rest is shorter than it, and rests grow while hermes writes, too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,14 @@ from dataclasses import dataclass, field
 
 #: Longest that the write lock should be held by one transaction, in seconds.
 BUDGET = 0.1
+#: The same beside a living hermes, and the shortest rest there.
+LIVE_BUDGET = 0.05
+#: Longest rest between two transactions, in seconds.
+_LONGEST_REST = 1.0
+#: A rest is stretched to so many times its length at most, beside a hermes that writes all the time.
+_MOST_STRETCHED = 8.0
+#: A transaction that took no more than this share of the budget may be followed by a larger one.
+_ROOMY = 0.6
 #: Rows that are measured one by one before several share a transaction.
 _SINGLE_ROWS = 10
 #: Weight of the newest measurement in the running average of seconds per row.
@@ -45,10 +56,16 @@ class Pacing:
             fitting = int(self.budget / max(self._seconds_per_row, 1e-9))
             self._size = max(1, min(fitting, self._size * 2, _MOST))
 
+    def crowd(self, crowded: bool) -> None:
+        """Learn whether somebody else was writing at the same time; where nobody else is, it makes no difference."""
+
     def rest(self) -> None:
         """Leave the store to others for as long as it was just held."""
-        if self.holds:
-            time.sleep(min(self.holds[-1], 1.0))
+        time.sleep(self.rest_seconds())
+
+    def rest_seconds(self) -> float:
+        """How long the store is to be left to others now."""
+        return min(self.holds[-1], _LONGEST_REST) if self.holds else 0.0
 
     def summary(self) -> dict[str, float]:
         """The median, 95th percentile and longest hold, in seconds; zeros where nothing was held."""
@@ -60,3 +77,32 @@ class Pacing:
             "p95": ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))],
             "longest": ordered[-1],
         }
+
+
+@dataclass
+class LivePacing(Pacing):
+    """The same beside a living hermes, which must not wait: what it has been told of being crowded stretches rests.
+
+    A few rows at a time cost little more than putting their record and the log on the disk, which takes long where
+    somebody else does the same. So the size follows what whole transactions take, not the single row's share.
+    """
+
+    budget: float = LIVE_BUDGET
+    _stretch: float = field(default=1.0, init=False)
+
+    def note(self, rows: int, seconds: float) -> None:
+        """Learn from a transaction of that many rows that held the lock that long."""
+        self.holds.append(seconds)
+        if seconds > self.budget:
+            self._size = max(1, self._size // 2)
+        elif seconds <= _ROOMY * self.budget and rows >= self._size:
+            self._size = min(2 * self._size, _MOST)
+
+    def crowd(self, crowded: bool) -> None:
+        """Learn whether somebody else was writing at the same time."""
+        self._stretch = min(2 * self._stretch, _MOST_STRETCHED) if crowded else max(self._stretch / 2, 1.0)
+
+    def rest_seconds(self) -> float:
+        """Never shorter than the budget, nor than the last hold."""
+        held = self.holds[-1] if self.holds else 0.0
+        return max(held, min(max(held, LIVE_BUDGET) * self._stretch, _LONGEST_REST))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -42,21 +42,31 @@ class Holding:
 
     ``unknown`` counts as held wherever something is decided. ``holders`` may be empty although the state is ``yes``:
     a process in another pid namespace cannot be named. ``deleted_sidecar``: one of them still has a ``-wal`` or
-    ``-shm`` open that was deleted under it, so what it wrote last is in no file that others can see.
+    ``-shm`` open that was deleted under it, so what it wrote last is in no file that others can see. ``confined``:
+    there may be processes that cannot be seen at all (another pid namespace, hidepid). ``unseen``: those of the store's
+    owner that are seen, and cannot be looked into.
     """
 
     state: Literal["no", "yes", "unknown"]
     holders: tuple[Holder, ...] = ()
     deleted_sidecar: bool = False
+    confined: bool = False
+    unseen: tuple[int, ...] = ()
 
 
 @dataclass
 class _Seen:
-    """What a look through the processes came to. ``blind``: it may have missed somebody."""
+    """What a look through the processes came to; the words are those of `Holding`."""
 
     holders: list[Holder]
     deleted_sidecar: bool = False
-    blind: bool = False
+    confined: bool = False
+    unseen: list[int] = field(default_factory=list)
+
+    @property
+    def blind(self) -> bool:
+        """Whether it may have missed somebody."""
+        return self.confined or bool(self.unseen)
 
 
 def others_at(bundle: Bundle) -> tuple[Holder, ...]:
@@ -64,7 +74,12 @@ def others_at(bundle: Bundle) -> tuple[Holder, ...]:
 
     A lease says nothing then.
     """
-    return find_holding(bundle, LeaseRefusal.UNAVAILABLE).holders
+    return look_around(bundle).holders
+
+
+def look_around(bundle: Bundle) -> Holding:
+    """Say who has a store open, without a lease: for while this process has it open so itself. Opens no file of it."""
+    return find_holding(bundle, LeaseRefusal.UNAVAILABLE)
 
 
 def find_holding(bundle: Bundle, lease: Lease | LeaseRefusal | None = None) -> Holding:
@@ -85,7 +100,8 @@ def find_holding(bundle: Bundle, lease: Lease | LeaseRefusal | None = None) -> H
         state: Literal["no", "yes", "unknown"] = "yes"
     else:
         state = "unknown" if seen.blind else "no"
-    return Holding(state, tuple(sorted(seen.holders, key=lambda holder: holder.pid)), seen.deleted_sidecar)
+    holders = tuple(sorted(seen.holders, key=lambda holder: holder.pid))
+    return Holding(state, holders, seen.deleted_sidecar, seen.confined, tuple(seen.unseen))
 
 
 def _proc_is_there() -> bool:
@@ -94,7 +110,7 @@ def _proc_is_there() -> bool:
 
 def _look_through_proc(bundle: Bundle) -> _Seen:
     """Look at every process's descriptors, by device and inode, and by name where a sidecar was deleted."""
-    seen = _Seen([], blind=_in_own_pid_namespace() or _others_are_hidden(bundle.owner))
+    seen = _Seen([], confined=_in_own_pid_namespace() or _others_are_hidden(bundle.owner))
     wanted = set(_inodes(bundle))
     deleted = {f"{path} (deleted)" for path in (bundle.wal_path, bundle.shm_path)}
     for process in _PROC.iterdir():
@@ -105,7 +121,7 @@ def _look_through_proc(bundle: Bundle) -> _Seen:
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
             continue
         except OSError:
-            seen.blind = seen.blind or bundle.owner in _users(process)
+            seen.unseen += [int(process.name)] if bundle.owner in _users(process) else []
             continue
         if holds:
             seen.holders.append(Holder(int(process.name), name_of(process)))
@@ -197,7 +213,7 @@ def _ask_psutil(bundle: Bundle) -> _Seen:
         except psutil.NoSuchProcess:
             continue
         except (psutil.Error, OSError):
-            seen.blind = seen.blind or owner is None or process.info["username"] in (owner, None)
+            seen.unseen += [process.pid] if owner is None or process.info["username"] in (owner, None) else []
             continue
         # "mode" is told on Linux only; elsewhere every one that has it open counts.
         if any(

@@ -28,6 +28,8 @@ _CARRIED = struct.Struct("=I5I")
 _INDEX_BYTES = 2 * _INDEX_HEADER.size + _CARRIED.size
 #: Where the first lock of the index lies, in the order in which SQLite has them; those of readers come last.
 _LOCKS_AT, _CHECKPOINT_LOCK, _FIRST_READER, _LOCKS = 120, 121, 123, 8
+#: The lock behind them is held, shared, by everybody who uses the index (SQLite's "dead man's switch").
+_IN_USE_LOCK = _LOCKS_AT + _LOCKS
 
 _LOOKS = 5
 
@@ -125,15 +127,35 @@ def who_is_busy(store: Path, index: LogIndex, locks: str | None = None) -> Busy:
     return Busy(checkpointing, tuple(sorted(readers)))
 
 
+def index_users(locks: str | None = None) -> set[tuple[int, int]]:
+    """Return which other processes use the index of which log, as pairs of their number and the file's inode.
+
+    Whoever has a store in WAL mode open holds a lock on it, which keeps who opens it next from making it anew. Nothing
+    where it is not told. ``locks`` stands in for the text of ``/proc/locks`` (Linux).
+    """
+    try:
+        text = Path("/proc/locks").read_text() if locks is None else locks
+    except OSError:
+        return set()
+    held = _locks(text)
+    return {(pid, inode) for pid, inode, first, last in held if first <= _IN_USE_LOCK <= last and pid != os.getpid()}
+
+
 def _locked(text: str, inode: int) -> Iterator[tuple[int, int, int]]:
-    """Give who has locked which bytes of a file's index, of the lines of ``/proc/locks``."""
+    """Give who has locked which bytes of a log's index, of the lines of ``/proc/locks``."""
+    for pid, locked, first, last in _locks(text):
+        if locked == inode and last < _LOCKS_AT + _LOCKS:
+            yield pid, first, last
+
+
+def _locks(text: str) -> Iterator[tuple[int, int, int, int]]:
+    """Give the process, the file's inode, and the first and last byte of each lock with an end."""
     for line in text.splitlines():
         fields = line.split()
         # "->" stands before those that wait for a lock.
-        if len(fields) != 8 or fields[1] != "POSIX" or fields[5].rpartition(":")[2] != str(inode):
-            continue
-        if fields[6].isdigit() and fields[7].isdigit() and int(fields[7]) < _LOCKS_AT + _LOCKS:
-            yield int(fields[4]), int(fields[6]), int(fields[7])
+        inode = fields[5].rpartition(":")[2] if len(fields) == 8 and fields[1] == "POSIX" else ""
+        if inode.isdigit() and fields[6].isdigit() and fields[7].isdigit():
+            yield int(fields[4]), int(inode), int(fields[6]), int(fields[7])
 
 
 def _sum(data: bytes) -> bytes:

@@ -6,13 +6,14 @@ a last closer that does either can take the log from under a process that still 
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from urllib.parse import quote as percent_encoded
 
 import apsw
 
 #: Longest wait for hermes's own write lock, in milliseconds; upstream's writers wait 15 to 20 s for ours.
-_BUSY_MILLISECONDS = 5000
+BUSY_MILLISECONDS = 5000
 
 
 def open_for_writing(path: Path) -> apsw.Connection:
@@ -29,6 +30,9 @@ def open_for_writing(path: Path) -> apsw.Connection:
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
-    connection.set_busy_timeout(_BUSY_MILLISECONDS)
+    connection.set_busy_timeout(BUSY_MILLISECONDS)
     connection.pragma("wal_autocheckpoint", 0)
+    # Without a checkpoint at close nothing is deleted either; said once more to the file system's side of SQLite.
+    persist = ctypes.c_int(1)
+    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(persist))
     return connection
