@@ -4,6 +4,9 @@ Each row is filled by a statement of its own, only where the columns are NULL an
 come out of the parent's row within the store, to the last character. The parent is not touched. `tool_calls` and
 `tool_name` are indexed for search, and the store's own triggers keep the index. The branch's number of tool calls grows
 by the calls that are filled in, if its rows explained it before.
+
+Beside a living hermes (--live)
+No: a hermes that has the branch in memory would compact or rewrite it without what was filled in.
 """
 
 from __future__ import annotations

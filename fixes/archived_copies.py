@@ -1,6 +1,9 @@
 """Mark archived copies of live messages as superseded: `compacted` becomes 0, as 0.21.5 and newer write such rows.
 
 Nothing else of them is named. The store's own triggers move the display order of what stays visible (0.21.5 on).
+
+Beside a living hermes (--live)
+No: a hermes that shows the chat at that moment may rely on which rows are visible, and in which order.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Both are read just before, and the newer one once more. A backup's own file goes before its sidecars: where it could not
 go, they stay. A backup that comes back, comes back the other way round.
+
+Beside a living hermes (--live)
+No: hermes makes, compares and removes such files itself, in repairs that nothing announces.
 """
 
 from __future__ import annotations

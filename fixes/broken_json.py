@@ -3,6 +3,9 @@
 NULL is what hermes itself leaves where it has nothing to put there. The cell is compared with what was read, so that
 nothing is lost that was not seen; the journal keeps it. Should the search index of 0.21.5 on see the session's
 messages otherwise than before, they are moved in the same transaction.
+
+Beside a living hermes (--live)
+No: hermes reads `model_config`, changes it and writes the whole of it back.
 """
 
 from __future__ import annotations

@@ -2,11 +2,14 @@
 
 A counter that the rows explain is left as it is. It comes after whatever changes rows, and before whatever ends or
 deletes a session.
+
+Beside a living hermes (--live)
+Safe: hermes adds to the counters in SQL, or sets them to what it counts there; it keeps no copy.
 """
 
 from __future__ import annotations
 
-from hermes_doctor.engine.cure import Fix, Mending, Phase
+from hermes_doctor.engine.cure import Fix, Mending, Phase, always_live
 from hermes_doctor.engine.model import Finding
 from hermes_doctor.store.counters import drifts
 
@@ -21,4 +24,4 @@ def _mend(mending: Mending, finding: Finding) -> None:
         )
 
 
-FIX = Fix(check="counter-drift", phase=Phase.COUNT, uses_clock=False, page=__doc__ or "", mend=_mend)
+FIX = Fix(check="counter-drift", phase=Phase.COUNT, uses_clock=False, page=__doc__ or "", mend=_mend, live=always_live)

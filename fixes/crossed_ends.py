@@ -2,11 +2,15 @@
 
 Its reason says that the conversation went on elsewhere, and where it did, the start says when. Nothing else is
 written.
+
+Beside a living hermes (--live)
+Safe: hermes decides by the row at that moment whether a session has ended, and the end of a compressed one is written
+once.
 """
 
 from __future__ import annotations
 
-from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, Phase
+from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, Phase, always_live
 from hermes_doctor.engine.model import Finding
 from hermes_doctor.store.lineage import COMPRESSION
 
@@ -27,4 +31,4 @@ def _mend(mending: Mending, finding: Finding) -> None:
     mending.run(_END, {"at": at, "session": mending.single(finding.key), "compression": COMPRESSION})
 
 
-FIX = Fix(check="crossed-ends", phase=Phase.LINEAGE, uses_clock=True, page=__doc__ or "", mend=_mend)
+FIX = Fix(check="crossed-ends", phase=Phase.LINEAGE, uses_clock=True, page=__doc__ or "", mend=_mend, live=always_live)

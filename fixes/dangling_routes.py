@@ -2,6 +2,10 @@
 
 One row a finding, found by its whole key; the WHERE asks once more that there is neither the session nor a message of
 it. Routes, bindings and delegations are only reported.
+
+Beside a living hermes (--live)
+No: a hermes that still has the lost session in memory counts usage for it, and whether one has cannot be told of a
+session without a row.
 """
 
 from __future__ import annotations

@@ -6,11 +6,15 @@ Nothing else of the row is named. `tool_calls` is indexed for search, and the st
 A row is refused whose text holds a NUL (pictures and other structured contents, all releases) where a trigger would put
 it into the trigram index anew: older versions of SQLite stop at the NUL and newer ones go on behind it, so that
 hermes's own could no longer take the row out of the index.
+
+Beside a living hermes (--live)
+Safe: the value stays the same. A hermes that has the chat in memory has it as it read it, and may write that again
+with a whole transcript; then the fault is back, and nothing else has happened.
 """
 
 from __future__ import annotations
 
-from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, Phase, RowMovedError
+from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, Phase, RowMovedError, always_live
 from hermes_doctor.engine.model import Finding
 from hermes_doctor.store.nested_json import GOALS, Unwrapped, unwrap_cells
 from hermes_doctor.store.nul_texts import NUL_REASON, indexed_with_nul
@@ -41,4 +45,6 @@ def _row_id(finding: Finding) -> int:
     return finding.key
 
 
-FIX = Fix(check="double-encoded", phase=Phase.RESTORE, uses_clock=False, page=__doc__ or "", mend=_mend)
+FIX = Fix(
+    check="double-encoded", phase=Phase.RESTORE, uses_clock=False, page=__doc__ or "", mend=_mend, live=always_live
+)

@@ -3,11 +3,15 @@
 Up to 0.19 the triggers put a message into the search indexes anew whatever column changes, so texts have to be cut as
 hermes cuts them. With the last such row of a session, a counter that comes to less than the rows that are seen now is
 raised to them.
+
+Beside a living hermes (--live)
+Safe: from 0.18.2 on hermes does it itself at each start, beside others that run. What has the chat in memory goes on
+without the message until it reads it again.
 """
 
 from __future__ import annotations
 
-from hermes_doctor.engine.cure import Fix, Mending, Phase
+from hermes_doctor.engine.cure import Fix, Mending, Phase, always_live
 from hermes_doctor.engine.model import Finding
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.counters import CALLS, MESSAGES, explained
@@ -37,4 +41,12 @@ def _count(mending: Mending, session: Key) -> None:
             mending.set("sessions", session, to={column: known.right}, expects={column: held})
 
 
-FIX = Fix(check="hidden-by-null", phase=Phase.RESTORE, uses_clock=False, page=__doc__ or "", mend=_mend, reindexes=True)
+FIX = Fix(
+    check="hidden-by-null",
+    phase=Phase.RESTORE,
+    uses_clock=False,
+    page=__doc__ or "",
+    mend=_mend,
+    reindexes=True,
+    live=always_live,
+)

@@ -2,6 +2,10 @@
 
 The mark is cut out of the text of `model_config`; no other character of it changes. Messages of a marked session are
 not in the trigram index of 0.21.5 on: they are put in, in the same transaction.
+
+Beside a living hermes (--live)
+No: hermes reads `model_config`, changes it and writes the whole of it back; and moving a chat's messages into the
+index holds the store for too long.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 They become inactive and stay in the store. The session's counters are lowered with them, where they counted just its
 live messages. No time of the session changes.
+
+Beside a living hermes (--live)
+No: a hermes that has the chat in memory goes on with the rows that were hidden, and compacts by them.
 """
 
 from __future__ import annotations

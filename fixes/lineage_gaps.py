@@ -2,6 +2,11 @@
 
 A parent that was closed for a continuation that is not there is opened again where it is in use, and else gets a
 reason that lets it take messages. A continuation that never held anything is deleted first, in the same transaction.
+
+Beside a living hermes (--live)
+Safe, but for that deletion: a hermes at its prompt may have the empty session in memory, and its first message would
+find no row. Parents are written once, when a session is made; a chat that is opened again, or ended otherwise, takes
+the next message of a hermes that has it in memory, which before was refused.
 """
 
 from __future__ import annotations
@@ -66,4 +71,8 @@ def _let_go_on(mending: Mending, finding: Finding) -> None:
         mending.run(_MAKE_WRITABLE, {**values, "now": mending.view.now, "reason": ORPHAN_REAP})
 
 
-FIX = Fix(check="lineage-gaps", phase=Phase.LINEAGE, uses_clock=True, page=__doc__ or "", mend=_mend)
+def _live(finding: Finding) -> bool:
+    return finding.detail.get("kind") != Kind.EMPTY_CONTINUATION
+
+
+FIX = Fix(check="lineage-gaps", phase=Phase.LINEAGE, uses_clock=True, page=__doc__ or "", mend=_mend, live=_live)

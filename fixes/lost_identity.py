@@ -2,6 +2,9 @@
 
 Only columns that are NULL are written, and only while all of them still are and the parent is the same. The values
 are read in the same transaction, by the rule that found them missing.
+
+Beside a living hermes (--live)
+No: the gateway writes the routing of a session itself, from what it has in memory.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 The row is minimal: what only the lost one knew is not made up, and columns that the release lacks are left out. Where
 just one session goes on with it after a compression, it is ended so that this one is found again. It is the only row
 that is written; the messages stay as they are, and are put into the index that depends on sessions.
+
+Beside a living hermes (--live)
+No: a hermes that still has the lost session in memory may make its row anew, and moving its messages into the index
+holds the store for too long.
 """
 
 from __future__ import annotations
@@ -94,7 +98,7 @@ def _end_where_it_goes_on(mending: Mending, session: str) -> None:
         markers=", ".join(f"coalesce({marker}, '')" for marker in markers),
         summary=begins_with_summary_sql(shape, "child.id"),
     )
-    began = [trusted(at) for (at,) in mending.connection.execute(sql, {"session": session}).fetchall()]
+    began = [trusted(at) for (at,) in mending.view.rows(sql, (session,))]
     if len(began) == 1 and began[0] is not None:
         mending.run(_END, {"session": session, "at": began[0], "compression": COMPRESSION})
 

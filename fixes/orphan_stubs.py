@@ -2,6 +2,9 @@
 
 The row alone goes: that nothing belongs to it or refers to it was found in the same transaction, and a foreign key
 that says otherwise stops the deletion.
+
+Beside a living hermes (--live)
+No: a hermes at its prompt may have the empty session in memory; its first message would find no row.
 """
 
 from __future__ import annotations

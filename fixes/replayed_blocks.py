@@ -3,6 +3,9 @@
 The first of each stays live under its own id, so the conversation keeps its order and hermes the ids it knows. The
 session's counters are lowered with it, where they counted just its live messages; hermes does both when it rewinds
 (0.20.6 on). No time of the session changes.
+
+Beside a living hermes (--live)
+No: a hermes that has the chat in memory goes on with the copies that were taken out, and compacts by them.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 The title gets the number that was found free in the same transaction, and nothing else of the row is named. The
 session that keeps the title is not touched, and the index is the release's to make.
+
+Beside a living hermes (--live)
+No: hermes shows and writes titles from what it has in memory.
 """
 
 from __future__ import annotations

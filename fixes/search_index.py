@@ -6,6 +6,9 @@ compared again and searched, and a message is stored, found and deleted, which i
 nothing is changed.
 
 There is nothing to take back afterwards: the messages are as they were, and `doctor undo` leaves the index as it is.
+
+Beside a living hermes (--live)
+No: an index is compared and mended as a whole, for longer than anybody should wait.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 What hermes's own waiting command does when it gives up: the state is `failed`, and the reason stands beside it. The
 session may then be handed off again, in every release.
+
+Beside a living hermes (--live)
+No: while somebody has the store open a handoff may be under way, so there is no finding.
 """
 
 from __future__ import annotations

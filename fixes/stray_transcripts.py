@@ -2,6 +2,9 @@
 
 Each becomes the row that the release's flush would write, as far as the transcript tells it: what it does not tell is
 not made up. The file stays, and is found no more once its messages are in the store.
+
+Beside a living hermes (--live)
+No: a hermes that has the chat in memory does not see what is put behind its last message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Delete a delivered delegation that is past hermes's own retention.
 
 Only one that is still delivered, that is not under way, and that nobody has touched since it was found.
+
+Beside a living hermes (--live)
+No: hermes keeps delegations in memory too, and 0.22.2 may deliver one again.
 """
 
 from __future__ import annotations

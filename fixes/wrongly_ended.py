@@ -1,6 +1,9 @@
 """Open a chat again that was ended by accident: clear the end and its reason, as long as they are the same.
 
 Nothing else is written: routes, handoff and messages stay as they are.
+
+Beside a living hermes (--live)
+No: whoever runs the chat at that moment may be about to end it, or to go on in another session.
 """
 
 from __future__ import annotations

@@ -20,5 +20,7 @@ def explain(check: str, output: Output) -> None:
     from hermes_doctor.report.page import page
 
     chosen = next(each for each in catalogue().checks if each.name == check)
+    fix = catalogue().fixes.get(check)
     with destination(output.file) as stream:
-        stream.write(page(chosen, min(width_for(stream), 100), Ink(output.colored(stream))))
+        width, ink = min(width_for(stream), 100), Ink(output.colored(stream))
+        stream.write(page(chosen, width, ink, "" if fix is None else fix.page))

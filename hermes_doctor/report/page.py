@@ -1,4 +1,7 @@
-"""A check's page for `doctor explain`: the docstring of its module, wrapped, headings set apart."""
+"""A check's page for `doctor explain`: the docstring of its module, wrapped, headings set apart.
+
+What its fix says of being carried out beside a living hermes goes in before the last heading.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from hermes_doctor.report.ink import Ink
 
 #: The headings of every page, in their order.
 HEADINGS = ("What it finds", "Why it matters", "How it decides", "Fix", "Fix safety", "Upstream")
+#: The heading of the last part of a fix's page.
+LIVE = "Beside a living hermes (--live)"
 
 _BULLET = re.compile(r"(\s*(?:[-*•]|\d+[.)])\s+)")
 _FIXES = {
@@ -19,10 +24,13 @@ _FIXES = {
 }
 
 
-def page(check: Check, width: int, ink: Ink) -> str:
-    """Return the page, wrapped at ``width`` columns."""
+def page(check: Check, width: int, ink: Ink, fix_page: str = "") -> str:
+    """Return the page, wrapped at ``width`` columns; ``fix_page`` is the docstring of its fix."""
     lines = [f"{ink.bold(check.name)}   {check.severity.label} · {_FIXES[check.fix]}", ""]
+    live = fix_page.partition(f"\n{LIVE}\n")[2].strip()
     for block in _blocks(check.page):
+        if block == [HEADINGS[-1]] and live:
+            lines += [ink.bold(LIVE), *_wrap(live.splitlines(), width), ""]
         if block in ([heading] for heading in HEADINGS):
             lines += ["", ink.bold(block[0])]
         else:
