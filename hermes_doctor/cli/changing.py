@@ -33,6 +33,12 @@ unsafe_option = click.option(
 yes_option = click.option(
     "--yes", cls=TypedOnly, is_flag=True, help="Ask nothing. Needed where there is no terminal to ask on."
 )
+live_option = click.option(
+    "--live",
+    cls=TypedOnly,
+    is_flag=True,
+    help="Also mend a store that hermes has open: what is safe beside it, in sessions idle for 10 minutes (--idle).",
+)
 
 
 def index_of(context: click.Context) -> RunIndex:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
@@ -18,6 +19,7 @@ from hermes_doctor.cli.changing import (
     confirm,
     finish_undisturbed,
     index_of,
+    live_option,
     require_terminal_or_yes,
     say,
     stoppable,
@@ -45,6 +47,7 @@ Backup = Literal["always", "auto", "never"]
 @apply_option
 @unsafe_option
 @yes_option
+@live_option
 @click.option(
     "--backup",
     type=click.Choice(["always", "auto", "never"]),
@@ -62,6 +65,7 @@ def fix(
     apply: bool,
     unsafe: bool,
     yes: bool,
+    live: bool,
     backup: Backup,
     deep: bool,
     selection: Selection,
@@ -71,6 +75,9 @@ def fix(
 
     TARGET is a state.db, or a Hermes home (its own state.db and each profile's). With none: this host, that is
     $HERMES_HOME, else the platform's default home.
+
+    A store that somebody has open is refused. --live mends it meanwhile, as far as that is safe: doctor explain CHECK
+    says of each fix whether it is.
 
     What --apply does, in small transactions, `doctor undo` takes back. Ctrl-C stops after the present one.
 
@@ -94,13 +101,20 @@ def fix(
     chosen = Chosen(checks, {name: fix for name, fix in catalogue.fixes.items() if name in names}, unsafe)
     refs = resolve_targets(targets)
     job = _Job(
-        refs, chosen, ScanOptions(idle_floor=selection.idle, deep=deep), backup, apply, output, index_of(context)
+        refs,
+        chosen,
+        ScanOptions(idle_floor=selection.idle, deep=deep),
+        backup,
+        output,
+        index_of(context),
+        applies=apply,
+        live=live,
     )
     with destination(output.file, [ref.path for ref in refs]) as stream:
         if apply and unsafe and not yes and not job.may_do_what_is_unsafe():
             say("nothing was changed.")
             context.exit(1)
-        code = job.run(job.reporter(stream), _again(targets, selection, backup, deep=deep, unsafe=unsafe))
+        code = job.run(job.reporter(stream), _again(targets, selection, backup, deep=deep, unsafe=unsafe, live=live))
     context.exit(code)
 
 
@@ -113,15 +127,18 @@ class _Job:
         chosen: Chosen,
         options: ScanOptions,
         backup: Backup,
-        applies: bool,
         output: Output,
         index: RunIndex,
+        *,
+        applies: bool,
+        live: bool,
     ) -> None:
         self.refs = refs
         self.chosen = chosen
         self.options = options
         self.backup: Backup = backup
         self.applies = applies
+        self.live = live
         self.output = output
         self.index = index
 
@@ -203,9 +220,8 @@ class _Job:
 
         try:
             with ProgressLine(sys.stderr, self.output.shows_progress()) as progress:
-                if not self.applies:
-                    return plan_store(ref, self.chosen, self.options, backup=self.backup, progress=progress)
-                return apply_store(ref, self.chosen, self.options, backup=self.backup, stop=stop, progress=progress)
+                do = partial(apply_store, stop=stop) if self.applies else plan_store
+                return do(ref, self.chosen, self.options, backup=self.backup, live=self.live, progress=progress)
         except Exception as error:
             failed = StoreFix(ref, StoreScan(ref), applied=self.applies)
             failed.fail(describe(error))
@@ -250,7 +266,9 @@ def _waits_for_unsafe(result: StoreFix) -> bool:
     return any(change.reason == NEEDS_UNSAFE for change in result.changes)
 
 
-def _again(targets: Sequence[Path], selection: Selection, backup: Backup, *, deep: bool, unsafe: bool) -> list[str]:
+def _again(
+    targets: Sequence[Path], selection: Selection, backup: Backup, *, deep: bool, unsafe: bool, live: bool
+) -> list[str]:
     """Return the words of the same command, without --apply."""
     words = ["doctor", "fix", *map(str, targets)]
     words += [word for name in selection.check for word in ("--check", name)]
@@ -259,4 +277,5 @@ def _again(targets: Sequence[Path], selection: Selection, backup: Backup, *, dee
     words += ["--backup", backup] if backup != "auto" else []
     words += ["--deep"] if deep else []
     words += ["--unsafe"] if unsafe else []
+    words += ["--live"] if live else []
     return words

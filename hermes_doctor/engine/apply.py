@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from hermes_doctor.engine.forgetting import forget_old_runs
 from hermes_doctor.engine.gates import BackupMode, another_doctor, busy, refusal
 from hermes_doctor.engine.halts import halt
 from hermes_doctor.engine.journal import Journal, folder_of
+from hermes_doctor.engine.live import Beside, GaveWayError, left_to_hermes, used_sessions
 from hermes_doctor.engine.model import Check, ExitCode, Finding
-from hermes_doctor.engine.pacing import Pacing
+from hermes_doctor.engine.pacing import LivePacing, Pacing
 from hermes_doctor.engine.plan import Chosen, StoreFix, forecast_backup, plan_store, planned
 from hermes_doctor.engine.rows import find
 from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
@@ -40,8 +41,9 @@ from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
-from hermes_doctor.store.cells import quote
+from hermes_doctor.store.cells import Key, quote
 from hermes_doctor.store.search_index import match_trigrams
+from hermes_doctor.store.view import StoreView
 
 #: A run comes to rest in at most this many rounds over the phases: one phase's cure can show the next one's fault.
 _ROUNDS = 3
@@ -58,11 +60,13 @@ def apply_store(
     *,
     backup: BackupMode,
     stop: Stop,
+    live: bool = False,
     progress: Progress | None = None,
 ) -> StoreFix:
     """Mend what is chosen, in journaled transactions, and look again.
 
-    Never raises for what stands in the way: the outcome, the exit code and the reason say it.
+    ``live``: also while somebody has the store open, as far as that can be done beside them. Never raises for what
+    stands in the way: the outcome, the exit code and the reason say it.
     """
     another = another_doctor(ref.path)
     if another is not None:
@@ -71,7 +75,8 @@ def apply_store(
         fix.refuse(another.code, another.reason)
         return fix
     try:
-        fix = plan_store(ref, chosen, options, backup=backup, progress=_until_stopped(stop, progress))
+        told = _until_stopped(stop, progress)
+        fix = plan_store(ref, chosen, options, backup=backup, live=live, progress=told)
     except Stopped as stopped:
         fix = StoreFix(ref, StoreScan(ref), applied=True)
         fix.stop(str(stopped))
@@ -80,8 +85,11 @@ def apply_store(
     if fix.outcome != "planned":
         if fix.doubted:
             fix.refuse(ExitCode.REFUSED, fix.clock_doubt or "")
+        elif fix.left_to_hermes:
+            fix.left = fix.left_to_hermes
+            fix.outcome, fix.exit_code = "partly-fixed", ExitCode.FINDINGS
         return fix
-    stands = refusal(fix.scan, planned(fix.scan, chosen), backup=backup)
+    stands = refusal(fix.scan, planned(fix.scan, chosen), backup=backup, live=live)
     if stands is not None:
         fix.refuse(stands.code, stands.reason)
         return fix
@@ -127,7 +135,7 @@ class _Run:
         self.options = options
         self.stop = stop
         self.progress = progress
-        self.pacing = Pacing()
+        self.pacing = LivePacing() if fix.live else Pacing()
         self.looked_at = float("-inf")
         self.became = became
         #: Whether every row that was to be mended had its turn.
@@ -141,7 +149,8 @@ class _Run:
             reach(Step.BACKED_UP)
         self.fix.journal = self.journal.path
         try:
-            with open_writer(self.fix.scan, self.journal, self.options) as writer:
+            beside = self._beside()
+            with open_writer(self.fix.scan, self.journal, self.options, beside) as writer:
                 settle_pending(writer)
                 self._close_killed_runs()
                 if any(self.chosen.fixes[c.check].reindexes for c in self.fix.changes if c.state == PLANNED):
@@ -153,8 +162,17 @@ class _Run:
                 self._rounds(writer)
         except apsw.BusyError:
             self.stop.ask("somebody else holds the store's write lock")
+        except GaveWayError as gave_way:
+            self.stop.ask(str(gave_way))
         finally:
             self._conclude()
+
+    def _beside(self) -> Beside | None:
+        """Return our place beside a living hermes, None where nobody has the store open."""
+        if not self.fix.live:
+            return None
+        assert self.fix.scan.bundle is not None, "what stands in the way was looked at"
+        return Beside(self.fix.scan.bundle, self.stop)
 
     def _close_killed_runs(self) -> None:
         """Note of this store's runs that never told their end that they were stopped: this one carries on."""
@@ -183,14 +201,17 @@ class _Run:
             return 0
         mended = 0
         with Findings() as found:
-            with writer.view.reader.pinned():
+            with writer.looking():
                 writer.view.forget()
                 for finding in find(checks, writer.view):
                     if self.chosen.mends(finding) and not self._given_up(finding):
                         found.add(finding)
+                used = used_sessions(writer.view, found) if self.fix.live else {}
             by_name = {check.name: check for check in checks}
             waiting: list[Finding] = []
             for finding in found:
+                if self._leave_to_hermes(finding, used):
+                    continue
                 alone = _is_large(writer, finding)
                 full = len(waiting) >= self.pacing.next_size()
                 if waiting and (waiting[0].check != finding.check or full or alone):
@@ -205,6 +226,16 @@ class _Run:
             if waiting:
                 mended += self._mend(writer, by_name[waiting[0].check], waiting)
         return mended
+
+    def _leave_to_hermes(self, finding: Finding, used: Mapping[Key, str]) -> bool:
+        """Note that a row is left to a living hermes; False where it may be mended, as far as it was seen so far."""
+        if not self.fix.live:
+            return False
+        why = left_to_hermes(finding, self.chosen.fixes[finding.check], used)
+        if why is not None:
+            row = finding.check, finding.table, finding.key, finding.action
+            self.became.note(Change(*row, REFUSED, why))
+        return why is not None
 
     def _given_up(self, finding: Finding) -> bool:
         """Whether this run has tried the row in vain, or must not try it."""
@@ -232,15 +263,24 @@ class _Run:
         self.fix.transactions += 1
         for change in changes:
             self.became.note(change)
+        if writer.beside is not None:
+            writer.beside.wrote(writer.connection)
+            self.pacing.crowd(writer.beside.crowded or writer.beside.somebody_waited(writer.connection))
         self.pacing.rest()
         return sum(change.state == DONE for change in changes)
 
     def _watch_for_others(self, writer: Writer) -> None:
-        """Stop when hermes has opened the store meanwhile: what was decided while nobody had it may no longer hold."""
+        """Stop when hermes has opened the store meanwhile: what was decided while nobody had it may no longer hold.
+
+        Where it had it open from the start, make sure that everybody has the same files still. Raises GaveWayError.
+        """
         now = time.monotonic()
         if now - self.looked_at < _LOOK_EVERY:
             return
         self.looked_at = now
+        if writer.beside is not None:
+            writer.beside.look_around()
+            return
         others = writer.others()
         if others:
             self.stop.ask(f"{named(others)} opened the store meanwhile")
@@ -251,11 +291,12 @@ class _Run:
         fix.changes.close()
         fix.changes = Changes(self._outcomes())
         fix.holds = self.pacing.summary()
-        if fix.scan.bundle is not None:
+        # Beside a living hermes that is hermes's own to do, even if it has gone by now.
+        if fix.scan.bundle is not None and not fix.live:
             checkpoint_if_alone(fix.scan.bundle)
-        after = scan_store(fix.ref, self.chosen.checks, self.options, self.progress)
+        after = scan_store(fix.ref, self.chosen.checks, self.options, self.progress, self._look_what_is_left)
         fix.still_found = len(after.findings)
-        fix.left = sum(self.chosen.mends(finding) and not self._is_doubted(finding) for finding in after.findings)
+        fix.left = sum(self._could_be_mended(finding) for finding in after.findings)
         after.findings.close()
         if self.stop:
             fix.stop(self.stop.reason or "")
@@ -276,6 +317,18 @@ class _Run:
         with suppress(OSError, sqlite3.Error):
             forget_old_runs(self.journal, time.time(), spare=fix.run)
 
+    def _could_be_mended(self, finding: Finding) -> bool:
+        return self.chosen.mends(finding) and not self._is_doubted(finding)
+
+    def _look_what_is_left(self, scan: StoreScan, view: StoreView) -> None:
+        """Count what is left to a living hermes, by what the store shows now."""
+        if self.fix.live:
+            used = used_sessions(view, (finding for finding in scan.findings if self._could_be_mended(finding)))
+            self.fix.left_to_hermes = sum(
+                self._could_be_mended(finding)
+                and left_to_hermes(finding, self.chosen.fixes[finding.check], used) is not None
+                for finding in scan.findings
+            )
 
     def _outcomes(self) -> Iterator[Change]:
         """Give what became of each finding."""

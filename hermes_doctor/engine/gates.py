@@ -17,6 +17,7 @@ from pathlib import Path
 from hermes_doctor.engine.backup import BackupMode as BackupMode
 from hermes_doctor.engine.backup import will_back_up
 from hermes_doctor.engine.journal import FOLDER
+from hermes_doctor.engine.live import obstacles
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.scan import StoreScan
 from hermes_doctor.host.bundle import Bundle, Condition
@@ -63,12 +64,14 @@ def refusal(
     *,
     backup: BackupMode,
     command: Sequence[str] = ("fix",),
+    live: bool = False,
     free: int | None = None,
     fitness: Library | None = None,
 ) -> Refusal | None:
     """Return why this store must not be written to now, None where nothing stands in the way.
 
     ``command``: what is to be typed to have it done, as another user: the command's name and what comes before TARGET.
+    ``live``: it is to be written to while somebody has it open, too (`live.obstacles` says what stands in its way).
     ``free``: bytes free where the store lies, and ``fitness``: of SQLite, are found out unless they are given.
     """
     another = another_doctor(scan.ref.path)
@@ -77,7 +80,7 @@ def refusal(
     if scan.condition in _UNREADABLE or scan.bundle is None:
         told = (scan.reason or f"{printable(scan.ref.path)} could not be read", scan.next_step)
         return Refusal(ExitCode.DAMAGED, ": ".join(part for part in told if part))
-    reasons = _reasons(scan, scan.bundle, planned, backup, command, free, fitness or library())
+    reasons = _reasons(scan, scan.bundle, planned, backup, command, free, fitness or library(), live=live)
     reason = next(reasons, None)
     return None if reason is None else Refusal(ExitCode.REFUSED, reason)
 
@@ -120,6 +123,8 @@ def _reasons(
     command: Sequence[str],
     free: int | None,
     fitness: Library,
+    *,
+    live: bool,
 ) -> Iterator[str]:
     """Give what stands in the way, the most telling first."""
     name = printable(scan.ref.path)
@@ -131,7 +136,7 @@ def _reasons(
     if not fitness.fit:
         yield f"SQLite {fitness.version} of APSW is not fit for writing to a store: {fitness.advice}, {_AGAIN}"
     yield from _wrong_user(scan, bundle, command)
-    yield from _held(scan, name)
+    yield from _held_live(scan, bundle) if live else _held(scan, name)
     yield from _read_only(bundle)
     yield from _no_room(bundle, planned, backup, free)
 
@@ -153,11 +158,22 @@ def _wrong_user(scan: StoreScan, bundle: Bundle, command: Sequence[str]) -> Iter
     )
 
 
+def _held_live(scan: StoreScan, bundle: Bundle) -> Iterator[str]:
+    if scan.held == "no":
+        return
+    for obstacle in obstacles(bundle):
+        yield f"{obstacle}: it cannot be mended beside hermes; {_stop_hermes(scan)}, {_AGAIN}"
+
+
+def _stop_hermes(scan: StoreScan) -> str:
+    hermes = hermes_command(scan.ref.path, scan.ref.profile) or "hermes"
+    return f"stop it first ({hermes} gateway stop; close the CLI, the TUI and the desktop app)"
+
+
 def _held(scan: StoreScan, name: str) -> Iterator[str]:
     if scan.held == "no":
         return
-    hermes = hermes_command(scan.ref.path, scan.ref.profile) or "hermes"
-    stop = f"stop it first ({hermes} gateway stop; close the CLI, the TUI and the desktop app), {_AGAIN}"
+    stop = f"{_stop_hermes(scan)}, {_AGAIN}"
     holders = named(scan.holders)
     if holders:
         yield f"{holders} {'has' if len(scan.holders) == 1 else 'have'} {name} open: {stop}"

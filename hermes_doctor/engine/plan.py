@@ -14,12 +14,14 @@ from hermes_doctor.engine.cure import Fix, Phase
 from hermes_doctor.engine.gates import Planned, clock_doubt, refusal
 from hermes_doctor.engine.halts import unreadable_journal
 from hermes_doctor.engine.journal import FILE, Journal, folder_of
+from hermes_doctor.engine.live import is_left_to_hermes, left_to_hermes, used_sessions
 from hermes_doctor.engine.model import Check, ExitCode, Finding, Safety
 from hermes_doctor.engine.prune_forecast import PruneForecast, prune_forecast
 from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
 from hermes_doctor.engine.transaction import PLANNED, REFUSED, Change
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.room import free_bytes
+from hermes_doctor.store.cells import Key
 from hermes_doctor.store.view import StoreView
 
 Outcome = Literal["planned", "fixed", "partly-fixed", "compacted", "nothing-to-do", "refused", "failed", "stopped"]
@@ -58,8 +60,13 @@ class Chosen:
         ]
 
 
-def planned_change(finding: Finding, chosen: Chosen, clock_doubt: str | None) -> Change | None:
-    """Return what the plan says of a finding; None where there is nothing that a fix could do."""
+def planned_change(
+    finding: Finding, chosen: Chosen, clock_doubt: str | None, used: Mapping[Key, str] | None = None
+) -> Change | None:
+    """Return what the plan says of a finding; None where there is nothing that a fix could do.
+
+    ``used``: the sessions that a living hermes may be using, where the work is to be done beside it.
+    """
     fix = chosen.fixes.get(finding.check)
     if fix is None or (finding.fix is Safety.NONE and finding.refusal is None):
         return None
@@ -70,6 +77,8 @@ def planned_change(finding: Finding, chosen: Chosen, clock_doubt: str | None) ->
         state, reason = REFUSED, NEEDS_UNSAFE
     elif fix.uses_clock and clock_doubt is not None:
         state, reason = REFUSED, clock_doubt
+    elif used is not None and (left := left_to_hermes(finding, fix, used)) is not None:
+        state, reason = REFUSED, left
     return Change(finding.check, finding.table, finding.key, finding.action, state, reason)
 
 
@@ -114,8 +123,9 @@ class StoreFix:
     """What a plan, or the work of it, came to on one store.
 
     ``left``: findings that what was chosen could still mend. ``still_found``: all that the last look found, whatever
-    could be done about it. ``clock_doubt``: why nothing was done that goes by the clock. ``backup_forecast`` and
-    ``prune_forecast`` are None where nothing would be changed.
+    could be done about it. ``live``: the work is done beside a living hermes; ``left_to_hermes``: findings that are not
+    to be mended as long as it lives, or uses their session. ``clock_doubt``: why nothing was done that goes by the
+    clock. ``backup_forecast`` and ``prune_forecast`` are None where nothing would be changed.
     """
 
     ref: StoreRef
@@ -133,7 +143,9 @@ class StoreFix:
     transactions: int = 0
     holds: dict[str, float] = field(default_factory=dict)
     left: int = 0
+    left_to_hermes: int = 0
     still_found: int = 0
+    live: bool = False
     outcome: Outcome = "nothing-to-do"
     exit_code: ExitCode = ExitCode.CLEAN
 
@@ -167,18 +179,30 @@ class StoreFix:
 
 
 def plan_store(
-    ref: StoreRef, chosen: Chosen, options: ScanOptions, *, backup: BackupMode, progress: Progress | None = None
+    ref: StoreRef,
+    chosen: Chosen,
+    options: ScanOptions,
+    *,
+    backup: BackupMode,
+    live: bool = False,
+    progress: Progress | None = None,
 ) -> StoreFix:
-    """Say what a run would change, and what would stand in its way. Changes nothing, leaves no trace."""
+    """Say what a run would change, and what would stand in its way. Changes nothing, leaves no trace.
+
+    ``live``: a store that somebody has open is to be mended beside them.
+    """
     forecast: list[PruneForecast] = []
+    used: dict[Key, str] = {}
 
     def look(scan: StoreScan, view: StoreView) -> None:
+        if live and scan.held != "no":
+            used.update(used_sessions(view, (finding for finding in scan.findings if chosen.mends(finding))))
         ended = (finding.key for finding in scan.findings if chosen.mends(finding) and chosen.ends(finding))
         told = prune_forecast(view, ended)
         forecast[:] = [] if told is None else [told]
 
     scan = scan_store(ref, chosen.checks, options, progress, look)
-    fix = StoreFix(ref, scan, applied=False)
+    fix = StoreFix(ref, scan, applied=False, live=live and scan.held != "no")
     code = scan.exit_code(None)
     if code is not ExitCode.CLEAN:
         failed = (result.reason for result in scan.checks if result.status == "failed")
@@ -191,14 +215,15 @@ def plan_store(
         return fix
     doubt = fix.clock_doubt = clock_doubt(scan, last)
     for finding in scan.findings:
-        change = planned_change(finding, chosen, doubt)
+        change = planned_change(finding, chosen, doubt, used if fix.live else None)
         if change is not None:
             fix.changes.add(change)
+            fix.left_to_hermes += is_left_to_hermes(change.reason)
     fix.left, fix.still_found = fix.count(PLANNED), len(scan.findings)
     if fix.left:
         fix.prune_forecast = forecast[0] if forecast and doubt is None else None
         fix.backup_forecast = forecast_backup(scan, backup)
-        stands = refusal(scan, planned(scan, chosen), backup=backup)
+        stands = refusal(scan, planned(scan, chosen), backup=backup, live=live)
         fix.would_be_refused = stands.reason if stands else None
         fix.outcome, fix.exit_code = "planned", ExitCode.FINDINGS
     elif fix.doubted:

@@ -7,7 +7,7 @@ leaves the store and a journal that knows at least as much.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
@@ -19,6 +19,7 @@ from hermes_doctor.engine.defects import defect
 from hermes_doctor.engine.file_changes import FileMovedError
 from hermes_doctor.engine.journal import APPLIED, NOT_APPLIED, Receipt
 from hermes_doctor.engine.links import dangling_before
+from hermes_doctor.engine.live import left_to_hermes, used_sessions
 from hermes_doctor.engine.model import Check, Finding, Safety
 from hermes_doctor.engine.rows import find_again
 from hermes_doctor.engine.steps import Step, reach
@@ -70,11 +71,11 @@ def mend_rows(
     """Mend some findings of one check in one transaction; return what became of each, and the seconds of the hold.
 
     A row that the check no longer finds is ``gone``; one that may not be mended is ``refused``; one whose repair
-    raises is taken back alone and ``failed``. Raises apsw.BusyError where the write lock is not to be had, and
-    whatever the journal or the disk raise, with nothing changed in the store.
+    raises is taken back alone and ``failed``. Raises apsw.BusyError where the write lock is not to be had, GaveWayError
+    where a living hermes goes first, and whatever the journal or the disk raise, with nothing changed in the store.
     """
     connection = writer.connection
-    connection.execute("BEGIN IMMEDIATE")
+    writer.begin()
     begun = time.monotonic()
     try:
         reach(Step.BEGUN)
@@ -87,7 +88,7 @@ def mend_rows(
         dangling = dangling_before(connection, list(changes_of(changeset, order)))
         number = writer.journal.write_pending(writer.run, check.name, changeset, order, dangling, receipts)
         reach(Step.PENDING)
-        connection.execute("COMMIT")
+        writer.commit()
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
@@ -109,7 +110,21 @@ def change_files(
     with writer.view.reader.pinned():
         writer.view.forget()
         fresh = {finding.row: finding for finding in find_again(check, findings, writer.view)}
-    return [_change_file(writer, fix, finding, fresh.get(finding.row), unsafe=unsafe) for finding in findings], 0.0
+        left = _left_to_hermes(writer, fix, fresh.values())
+    changes = [
+        left.get(finding.row) or _change_file(writer, fix, finding, fresh.get(finding.row), unsafe=unsafe)
+        for finding in findings
+    ]
+    return changes, 0.0
+
+
+def _left_to_hermes(writer: Writer, fix: Fix, fresh: Collection[Finding]) -> dict[tuple[str, Key], Change]:
+    """Return the rows that are left alone beside a living hermes, and why: by what this very moment shows."""
+    if writer.beside is None:
+        return {}
+    used = used_sessions(writer.view, fresh)
+    told = ((finding, left_to_hermes(finding, fix, used)) for finding in fresh)
+    return {finding.row: _became(finding, REFUSED, why) for finding, why in told if why is not None}
 
 
 def _change_file(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None, *, unsafe: bool) -> Change:
@@ -159,7 +174,11 @@ def _mend(
         with view.reader.pinned():
             view.forget()
             fresh = {finding.row: finding for finding in find_again(check, findings, view)}
-        changes = [_mend_one(writer, fix, finding, fresh.get(finding.row), unsafe=unsafe) for finding in findings]
+            left = _left_to_hermes(writer, fix, fresh.values())
+        changes = [
+            left.get(finding.row) or _mend_one(writer, fix, finding, fresh.get(finding.row), unsafe=unsafe)
+            for finding in findings
+        ]
         reach(Step.MENDED)
         changeset = session.changeset()
     order = column_order(view.shape, attached)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
@@ -25,8 +25,11 @@ from hermes_doctor.store.writing import open_for_writing
 
 
 @dataclass
+if TYPE_CHECKING:
+    from hermes_doctor.engine.live import Beside
+
 class Writer:
-    """An open store, for one run."""
+    """An open store, for one run. ``beside``: how the work fits in with that of a living hermes, None without one."""
 
     connection: apsw.Connection
     view: StoreView
@@ -35,6 +38,32 @@ class Writer:
     run: str = ""
 
     def others(self) -> tuple[Holder, ...]:
+    beside: Beside | None = None
+
+    def begin(self) -> None:
+        """Begin a write transaction. Raises apsw.BusyError, or beside a living hermes GaveWayError."""
+        if self.beside is None:
+            self.connection.execute("BEGIN IMMEDIATE")
+        else:
+            self.beside.begin(self.connection)
+
+    def commit(self) -> None:
+        """Commit it, if the store still is the one that was opened. Raises GaveWayError."""
+        if self.beside is not None:
+            self.beside.check()
+        self.connection.execute("COMMIT")
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at the whole store: at one moment of it, or beside a living hermes at as many as it asks for."""
+        if self.beside is None:
+            with self.view.reader.pinned():
+                yield
+            return
+        try:
+            yield
+        finally:
+            self.view.reader.finish()
         """Who else has the store open by now, as far as can be seen."""
         return others_at(self.bundle)
 
@@ -44,15 +73,17 @@ class Writer:
 
 
 @contextmanager
-def open_writer(scan: StoreScan, journal: Journal, options: ScanOptions) -> Iterator[Writer]:
-    """Open a scanned store for writing. Raises apsw.Error where that fails."""
+def open_writer(
+    scan: StoreScan, journal: Journal, options: ScanOptions, beside: Beside | None = None
+) -> Iterator[Writer]:
+    """Open a scanned store for writing. Raises apsw.Error where that fails, GaveWayError where it was replaced."""
     assert scan.bundle is not None, "a store that was scanned has been looked at"
     ref, bundle = scan.ref, scan.bundle
     connection = open_for_writing(bundle.real_path)
     try:
         shape = read_shape(connection)
         view = StoreView(
-            reader=Reader(connection, Pace.FREE, encoding=shape.encoding),
+            reader=Reader(connection, pace, encoding=shape.encoding),
             shape=shape,
             now=time.time() if options.now is None else options.now,
             held=scan.held,
@@ -63,7 +94,9 @@ def open_writer(scan: StoreScan, journal: Journal, options: ScanOptions) -> Iter
             bundle=bundle,
             deep=options.deep,
         )
-        yield Writer(connection, view, journal, bundle)
+        yield Writer(connection, view, journal, bundle, beside=beside)
+        if beside is not None:
+            beside.check()
     finally:
         connection.close()
 

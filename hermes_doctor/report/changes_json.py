@@ -75,6 +75,7 @@ class FixJson(ChangesJson):
             "backup_planned": None if backup is None else asdict(backup),
             "journal": result.journal if result.run else None,
             "prune_forecast": None if prune is None else asdict(prune),
+            "live": result.live,
         }
         tail = {
             "transactions": result.transactions,
@@ -83,6 +84,7 @@ class FixJson(ChangesJson):
             "fixed": result.count(DONE),
             "left": result.still_found,
             "mendable": result.left,
+            "left_to_hermes": result.left_to_hermes,
             "outcome": result.outcome,
             "exit_code": int(result.exit_code),
         }

@@ -178,6 +178,11 @@ class FixTable:
             if result.run is not None and result.still_found:
                 left = f", {number(result.left)} of them can be mended by the same command" if result.left else ""
                 notes.append(f"{counted(result.still_found, 'finding')} left{left}.")
+            if result.left_to_hermes:
+                notes.append(
+                    f"{number(result.left_to_hermes)} of them are left to the living hermes: stop it, or wait until"
+                    " their sessions are quiet."
+                )
         elif result.backup_forecast is not None:
             forecast = result.backup_forecast
             notes.append(
