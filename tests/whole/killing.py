@@ -6,6 +6,7 @@ together.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -330,8 +331,8 @@ class RandomKills:
 
 def _kill_after(pid: int, seconds: float) -> None:
     time.sleep(seconds)
-    # Until its end has been asked for, the number is nobody else's.
-    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def journal(home: Home, question: str) -> list[tuple[Any, ...]]:
