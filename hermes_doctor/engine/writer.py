@@ -23,11 +23,11 @@ from hermes_doctor.store.shape import read_shape
 from hermes_doctor.store.view import StoreView
 from hermes_doctor.store.writing import open_for_writing
 
-
-@dataclass
 if TYPE_CHECKING:
     from hermes_doctor.engine.live import Beside
 
+
+@dataclass
 class Writer:
     """An open store, for one run. ``beside``: how the work fits in with that of a living hermes, None without one."""
 
@@ -36,8 +36,6 @@ class Writer:
     journal: Journal
     bundle: Bundle
     run: str = ""
-
-    def others(self) -> tuple[Holder, ...]:
     beside: Beside | None = None
 
     def begin(self) -> None:
@@ -64,6 +62,8 @@ class Writer:
             yield
         finally:
             self.view.reader.finish()
+
+    def others(self) -> tuple[Holder, ...]:
         """Who else has the store open by now, as far as can be seen."""
         return others_at(self.bundle)
 
@@ -82,6 +82,9 @@ def open_writer(
     connection = open_for_writing(bundle.real_path)
     try:
         shape = read_shape(connection)
+        if beside is not None:
+            beside.opened()
+        pace = Pace.FREE if beside is None else Pace.SNAPSHOT
         view = StoreView(
             reader=Reader(connection, pace, encoding=shape.encoding),
             shape=shape,
