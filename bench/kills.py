@@ -92,7 +92,7 @@ def main() -> int:
                 with patient(templates, doctors, *store) as sick:
                     result = act(sick)
             except Exception as error:  # whatever it is, the proof failed
-                verdict = f"LOST: {error}"
+                verdict = f"LOST: {str(error)[-300:]}"
                 lost.append(f"{'-'.join(store)} {name}")
             print(f"{'-'.join(store):16} {name:34} {time.monotonic() - begun:5.1f} s  {verdict}", flush=True)
             return result
