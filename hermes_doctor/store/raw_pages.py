@@ -20,9 +20,11 @@ the begin of each slice, shows whether somebody wrote in between, and ends the m
 
 from __future__ import annotations
 
+import os
 import struct
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -73,6 +75,8 @@ class RawPages:
         self._reader = reader
         self._connection = reader.connection
         self._slice = ExitStack()
+        #: A connection is for one thread at a time.
+        self._one = threading.Lock()
         self._version: int | None = None
         self._frames: Mapping[int, int] = {}
         self._began = self._slice_began = time.monotonic()
@@ -118,22 +122,34 @@ class RawPages:
         self.breathe()
         return int.from_bytes(self._bytes_of(number, 4), "big")
 
-    def run(self, first: int, count: int, by: apsw.Connection | None = None) -> Iterator[bytes]:
-        """Give the bytes of pages that follow one another, in pieces. ``by``: another connection to read by.
+    def feed(self, runs: Sequence[int], take: Callable[[bytes], object]) -> None:
+        """Hand over the bytes of pages, in pieces. ``runs``: the first number and how many follow it, by turns."""
+        with self._one:
+            self._feed(runs, take)
 
-        With one, nothing is let go meanwhile: for the paces that need not.
-        """
-        if not self._frames.keys().isdisjoint(range(first, first + count)):
-            for number in range(first, first + count):
-                yield self.page(number)
-            return
-        offset, end = (first - 1) * self.size, (first - 1 + count) * self.size
-        while offset < end:
-            if by is None:
-                self.breathe()
-            amount = min(READ_BYTES, end - offset)
-            yield _read(by or self._connection, _MAIN, offset, amount)
-            offset += amount
+    def _feed(self, runs: Sequence[int], take: Callable[[bytes], object]) -> None:
+        connection, size, sliced = self._connection, self.size, self._reader.pace is Pace.SLICED
+        for first, count in zip(runs[::2], runs[1::2], strict=True):
+            if self._frames and self._is_newer(first, count):
+                for number in range(first, first + count):
+                    take(self.page(number))
+                continue
+            offset, end = (first - 1) * size, (first - 1 + count) * size
+            while offset < end:
+                if sliced:
+                    self.breathe()
+                amount = min(READ_BYTES, end - offset)
+                take(_read(connection, _MAIN, offset, amount))
+                offset += amount
+
+    def is_in_file(self, runs: Sequence[int]) -> bool:
+        """Whether anybody may read those pages from the file as long as the moment lasts; ``runs`` as for `feed`."""
+        if self._reader.pace is Pace.SLICED:
+            return False
+        return not self._frames or not any(map(self._is_newer, runs[::2], runs[1::2]))
+
+    def _is_newer(self, first: int, count: int) -> bool:
+        return not self._frames.keys().isdisjoint(range(first, first + count))
 
     def breathe(self) -> None:
         """Let a writer have its turn where one may wait. Raises Doubt where somebody wrote."""
@@ -283,6 +299,28 @@ def _is_complete(connection: apsw.Connection, which: int, amount: int) -> bool:
 
 def _figures(log: Log) -> tuple[int, int, bytes]:
     return log.index.frames, log.index.carried, log.index.salts
+
+
+def feed_from_file(descriptor: int, size: int, runs: Sequence[int], take: Callable[[memoryview], object]) -> None:
+    """Hand over the bytes of pages, in pieces, read by a descriptor; other threads can work meanwhile.
+
+    ``size``: bytes of a page; ``runs`` as for `RawPages.feed`. Raises Doubt where the file ends before.
+    """
+    buffer = memoryview(bytearray(READ_BYTES))
+    filled = 0
+    for first, count in zip(runs[::2], runs[1::2], strict=True):
+        offset, end = (first - 1) * size, (first - 1 + count) * size
+        while offset < end:
+            amount = min(READ_BYTES - filled, end - offset)
+            if os.preadv(descriptor, [buffer[filled : filled + amount]], offset) != amount:
+                raise Doubt("the file ends before its last page")
+            filled += amount
+            offset += amount
+            if filled == READ_BYTES:
+                take(buffer)
+                filled = 0
+    if filled:
+        take(buffer[:filled])
 
 
 def runs_of(numbers: list[int]) -> Iterator[tuple[int, int]]:

@@ -20,15 +20,19 @@ Of a damaged tree it says nothing beyond the stretch: a leaf elsewhere that hold
 
 from __future__ import annotations
 
+import os
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress, islice
 
 from xxhash import xxh3_128, xxh3_128_digest
 
-from hermes_doctor.store.raw_pages import Doubt, RawPages, runs_of
+from hermes_doctor.store.raw_pages import Doubt, RawPages, feed_from_file, runs_of
 from hermes_doctor.store.reader import Reader
 from hermes_doctor.store.shape import Table
 
@@ -42,6 +46,8 @@ _INTERIOR, _LEAF = 5, 13
 _INTERIOR_CELLS, _LEAF_CELLS = 12, 8
 #: SQLite goes no further down either.
 _DEEPEST = 20
+#: Stretches that are asked about together.
+_AT_ONCE = 16
 #: Times that a recording begins anew where it stopped, since somebody wrote, before it gives up.
 _PATIENCE = 20
 
@@ -122,10 +128,13 @@ def record(reader: Reader, table: Table, low: int | None = None, high: int | Non
     return Recording(reader, table, low, high)
 
 
-def unchanged(reader: Reader, table: Table, recorded: Iterable[Stretch], threads: int = 1) -> Unchanged:
+def unchanged(
+    reader: Reader, table: Table, recorded: Iterable[Stretch], threads: int = 1, descriptor: int | None = None
+) -> Unchanged:
     """Return those of the recorded stretches whose rows are proven to be the same now, with none between them.
 
-    ``threads``: how many may read and hash at once; more than memory is fast enough for are of no use.
+    ``threads``: how many may read and hash at once. That takes a ``descriptor`` of the very file that SQLite has open,
+    one of this process that stays open (SQLite's own: `bundle.open_here`); without it, and in slices, it is one.
 
     In a long look at a store that is written to, the first stretches are of an earlier moment than the last (the
     reader's ``moved`` says so); where it is read in slices, one that was written to meanwhile is a doubt. Raises
@@ -133,19 +142,39 @@ def unchanged(reader: Reader, table: Table, recorded: Iterable[Stretch], threads
     """
     proven: list[Stretch] = []
     waiting = iter(recorded)
+    by = descriptor if threads > 1 and hasattr(os, "preadv") else None
     try:
-        following = next(waiting, None)
-        while following is not None:
-            with RawPages(reader) as pages:
-                tree = _Tree(pages, reader, table)
-                while following is not None and not pages.expired:
-                    if _is_unchanged(tree, following):
-                        proven.append(following)
-                    following = next(waiting, None)
-                pages.refresh()
+        with _spreading(threads if by is not None else 1) as spread:
+            some = list(islice(waiting, _AT_ONCE))
+            while some:
+                with RawPages(reader) as pages:
+                    tree = _Tree(pages, reader, table)
+                    while some:
+                        linked = [stretch for stretch in some if _is_linked(tree, stretch)]
+                        proven += compress(linked, spread(partial(_is_same, tree, by), linked))
+                        some = list(islice(waiting, _AT_ONCE))
+                        if pages.expired:
+                            break
+                    pages.refresh()
     except Doubt as doubt:
         return Unchanged((), str(doubt))
     return Unchanged(proven)
+
+
+#: How each of some stretches is asked about: one after the other, or by several threads.
+_Spread = Callable[[Callable[[Stretch], bool], Iterable[Stretch]], Iterable[bool]]
+
+
+@contextmanager
+def _spreading(threads: int) -> Iterator[_Spread]:
+    if threads == 1:
+        yield map
+        return
+    # Takes its time, which only large stores are worth.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads) as pool:
+        yield pool.map
 
 
 class _Tree:
@@ -306,15 +335,10 @@ class _Begun:
         )
 
 
-def _is_unchanged(tree: _Tree, stretch: Stretch) -> bool:
-    runs = _unpacked(stretch.runs)
-    if not runs or not _is_linked(tree, stretch) or runs[-2] + runs[-1] - 1 > tree.pages.count:
-        return False
-    return _digest(tree, runs) == stretch.digest
-
-
 def _is_linked(tree: _Tree, stretch: Stretch) -> bool:
     """Whether the tree leads to the leaves of a stretch, and to no other between them, with its rowids."""
+    if not stretch.leaves or not stretch.runs:
+        return False
     place = bisect_left(tree.uppers, stretch.low)
     same = tree.parents[place] == stretch.parent and tree.digests[place] == stretch.linkage[:16]
     if same:
@@ -337,11 +361,20 @@ def _of_dividing(uppers: Sequence[int]) -> bytes:
     return xxh3_128_digest(struct.pack(f">{len(uppers) - 1}q", *uppers[:-1]))
 
 
-def _digest(tree: _Tree, runs: Sequence[int]) -> bytes:
+def _is_same(tree: _Tree, descriptor: int | None, stretch: Stretch) -> bool:
+    """Whether all pages of a stretch have the bytes that they had."""
+    runs = _unpacked(stretch.runs)
+    if runs[-2] + runs[-1] - 1 > tree.pages.count:
+        return False
+    return _digest(tree, runs, descriptor) == stretch.digest
+
+
+def _digest(tree: _Tree, runs: Sequence[int], descriptor: int | None = None) -> bytes:
     digest = xxh3_128(tree.reading)
-    for first, count in zip(runs[::2], runs[1::2], strict=True):
-        for piece in tree.pages.run(first, count):
-            digest.update(piece)
+    if descriptor is not None and tree.pages.is_in_file(runs):
+        feed_from_file(descriptor, tree.pages.size, runs, digest.update)
+    else:
+        tree.pages.feed(runs, digest.update)
     return digest.digest()
 
 
