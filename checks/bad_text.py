@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hermes_doctor.engine.model import Check, Finding, RelationRule, Row, RowRule, Safety, Severity
+from hermes_doctor.engine.model import Check, Finding, RelationRule, Row, RowRule, Safety, Severity, Sieve
 from hermes_doctor.store.cells import Key, quote
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.shape import Shape
@@ -51,6 +51,8 @@ from hermes_doctor.store.text_faults import (
     TextFault,
     escapes_sql,
     faults_of,
+    gathered_sql,
+    is_clean,
     suspect_row_sql,
     suspect_sql,
 )
@@ -167,6 +169,14 @@ def _message_condition(shape: Shape) -> str | None:
     return _any_of(suspect_sql(shape, "messages", ("content",)), escapes_sql(shape, "messages", SHOWN))
 
 
+def _message_sieve(shape: Shape) -> Sieve | None:
+    gathered = gathered_sql(shape, "messages", "content")
+    if gathered is None:
+        return None
+    totals, others = gathered
+    return Sieve(totals, _any_of(others, escapes_sql(shape, "messages", SHOWN)) or "0", is_clean)
+
+
 def _deep_condition(shape: Shape) -> str | None:
     return _any_of(
         suspect_sql(shape, "messages", (*SAID, *SHOWN, *SENT, *_NAMES)), escapes_sql(shape, "messages", SENT)
@@ -185,7 +195,7 @@ def _deep(view: StoreView, keys: Sequence[Key] | None) -> Iterator[Finding]:
     if not view.deep or elsewhere is None or not shape.has("messages", "id"):
         return
     for name, called in SUSPECTS.items():
-        view.reader.connection.create_scalar_function(name, called, 1, deterministic=True)
+        view.reader.define(name, called)
     table, condition = shape.tables["messages"], f"CASE WHEN {elsewhere} THEN ({here}) IS NOT TRUE END"
     listed = [shape.column("messages", column) for column in ("id", *_MESSAGE_ROW)]
     if keys is None:
@@ -211,7 +221,7 @@ CHECK = Check(
     fix=Safety.NONE,
     page=__doc__ or "",
     rule=(
-        RowRule("messages", _MESSAGE_ROW, _message_condition, _judge_message, SUSPECTS),
+        RowRule("messages", _MESSAGE_ROW, _message_condition, _judge_message, SUSPECTS, _message_sieve),
         RelationRule("messages", _deep),
         *(
             RowRule(table, columns, _row_condition(table, columns), _judge(table, columns), SUSPECTS)

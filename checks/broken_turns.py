@@ -37,10 +37,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hermes_doctor.engine.model import Check, Finding, FoldRule, Safety, Severity, Told
+from hermes_doctor.engine.model import Check, Finding, Fold, FoldRule, Safety, Severity, Told
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.shape import Shape
-from hermes_doctor.store.turns import BrokenTurns, Doubtful, broken_turns, doubtful_sql, judgeable, session_sql
+from hermes_doctor.store.turns import (
+    NEIGHBOURS,
+    BrokenTurns,
+    Doubtful,
+    broken_turns,
+    doubtful_sql,
+    judgeable,
+    session_sql,
+)
 from hermes_doctor.store.view import StoreView
 
 NAME = "broken-turns"
@@ -58,10 +66,10 @@ _WORDS = (
 
 
 def _told(shape: Shape) -> Told | None:
-    return Told(doubtful_sql(shape), (session_sql(),)) if judgeable(shape) else None
+    return Told(doubtful_sql(shape), (session_sql(),), neighbours=NEIGHBOURS) if judgeable(shape) else None
 
 
-class _Fold:
+class _Fold(Fold):
     """Remembers whose turns are doubtful, and reads those sessions in the end."""
 
     def __init__(self, view: StoreView) -> None:

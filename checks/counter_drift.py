@@ -39,9 +39,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hermes_doctor.engine.model import Check, Finding, FoldRule, Safety, Severity, Told
+from hermes_doctor.engine.model import Check, Finding, Fold, FoldRule, Safety, Severity, Told
 from hermes_doctor.store.cells import Key
-from hermes_doctor.store.counters import MESSAGES, CallSums, Drift, Miscount, drifts, rows_with_calls
+from hermes_doctor.store.counters import MESSAGES, CallSums, Drift, Miscount, calls_sql, drifts
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
@@ -54,11 +54,10 @@ _WORDS = {MESSAGES: "message"}
 
 
 def _told(shape: Shape) -> Told:
-    where, cells = rows_with_calls(shape)
-    return Told(where, cells)
+    return Told(totals=(calls_sql(shape),))
 
 
-class _Counts(CallSums):
+class _Counts(CallSums, Fold):
     """The fold: what the rows come to, compared with what their sessions say."""
 
     def findings(self) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hermes_doctor.engine.model import Check, Finding, FoldRule, Safety, Severity, Told
+from hermes_doctor.engine.model import Check, Finding, Fold, FoldRule, Safety, Severity, Told
 from hermes_doctor.store.cells import Cell, Key, decoded
 from hermes_doctor.store.handoff_rows import LoneHandoff, lone_handoffs, told_sql
 from hermes_doctor.store.shape import Shape
@@ -49,11 +49,11 @@ NAME = "lone-handoffs"
 
 
 def _told(shape: Shape) -> Told | None:
-    where = told_sql(shape)
-    return None if where is None else Told(where, (session_sql(),))
+    told = told_sql(shape)
+    return None if told is None else Told(told[0], (session_sql(),), also=told[1])
 
 
-class _Fold:
+class _Fold(Fold):
     """Remembers the sessions without a user's message, which are few: almost every one of them is found."""
 
     def __init__(self, view: StoreView) -> None:

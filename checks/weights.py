@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hermes_doctor.engine.model import Check, Detail, Finding, FoldRule, RelationRule, Safety, Severity, Told
+from hermes_doctor.engine.model import Check, Detail, Finding, Fold, FoldRule, RelationRule, Safety, Severity, Told
 from hermes_doctor.engine.weighing import in_mebibytes, is_asked, weighed
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.clocks import DAY
@@ -47,8 +47,9 @@ from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 from hermes_doctor.store.weights import (
     MessageLoads,
+    dead_totals,
+    image_rows,
     prunable,
-    told_rows,
     waiting_results,
     weigh_messages,
 )
@@ -57,7 +58,7 @@ NAME = "weights"
 
 
 @dataclass
-class _Messages:
+class _Messages(Fold):
     """The fold over messages."""
 
     loads: MessageLoads
@@ -65,12 +66,18 @@ class _Messages:
     def see(self, *cells: Cell) -> None:
         self.loads.see(*cells)
 
+    def add(self, *totals: Cell) -> None:
+        self.loads.add(*totals)
+
     def findings(self) -> Iterator[Finding]:
         yield from _of_messages(self.loads)
 
 
 def _told(shape: Shape) -> Told | None:
-    return Told(*told_rows(shape)) if shape.has("messages", "content") else None
+    if not shape.has("messages", "content"):
+        return None
+    where, content = image_rows(shape)
+    return Told(where, (content,), totals=dead_totals(shape))
 
 
 def _start(view: StoreView) -> _Messages:

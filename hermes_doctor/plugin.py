@@ -17,6 +17,7 @@ from hermes_doctor.engine.model import (
     RowRule,
     Safety,
     Severity,
+    Sieve,
     Told,
 )
 from hermes_doctor.store.cells import BadText, Cell, Key
@@ -44,6 +45,7 @@ __all__ = [
     "Safety",
     "Severity",
     "Shape",
+    "Sieve",
     "StoreView",
     "Told",
     "in_keys",

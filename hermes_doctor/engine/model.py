@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.shape import Shape
@@ -129,6 +129,25 @@ Row = Mapping[str, Cell]
 
 
 @dataclass(frozen=True)
+class Sieve:
+    """A cheaper way to tell of many rows at once that none of them is suspect.
+
+    ``gathered`` is an aggregate expression of SQL over rows of the table; where ``clean`` holds for what it comes to,
+    none of them is suspect but those of which ``rest``, an SQL condition, is true. Where it does not, each row is asked
+    by the rule's condition. ``gathered`` has to bound what it takes of one row: that of some thousand rows is kept at
+    once.
+    """
+
+    gathered: str
+    rest: str
+    clean: Callable[[Cell], bool]
+
+
+def _no_sieve(_shape: Shape) -> Sieve | None:
+    return None
+
+
+@dataclass(frozen=True)
 class RowRule:
     """A rule over single rows of one table, laid over it together with all others so that it is read once.
 
@@ -136,7 +155,7 @@ class RowRule:
     preselects suspects, or None where the store's shape cannot show the fault. ``columns`` are read of each
     suspect beside the key; those that the store lacks come as None. ``judge`` decides, in Python. ``functions``: what
     the condition calls, by name, each of one argument; text goes in as a blob (``CAST(x AS BLOB)``), for text that is
-    no text cannot be handed over.
+    no text cannot be handed over. ``sieve``: spares such calls for most rows, None where the shape does not allow it.
     """
 
     table: str
@@ -144,6 +163,7 @@ class RowRule:
     condition: Callable[[Shape], str | None]
     judge: Callable[[Row, StoreView], Finding | None]
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    sieve: Callable[[Shape], Sieve | None] = _no_sieve
 
 
 @dataclass(frozen=True)
@@ -159,25 +179,36 @@ class RelationRule:
     find: Callable[[StoreView, Sequence[Key] | None], Iterator[Finding]]
 
 
-class Fold(Protocol):
+class Fold:
     """What the rows of a table come to together, as far as they were seen."""
 
     def see(self, *cells: Cell) -> None:
         """Take in one row: what `Told.cells` comes to."""
 
+    def add(self, *totals: Cell) -> None:
+        """Take in what `Told.totals` of some rows comes to; together they are all rows, each once."""
+
     def findings(self) -> Iterator[Finding]:
         """Give what is wrong, once all rows were seen."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Told:
     """What a fold is told of a table: of which rows (an SQL condition), and what (SQL expressions).
 
+    ``also``: a second condition, which those rows are asked by themselves: for what looks up other rows. ``totals``:
+    aggregate expressions of SQL, for what SQLite can add up of all rows by itself: that is many times faster than to be
+    told row by row. ``neighbours``: columns of which ``where`` may also name those of the rows with the next rowids, as
+    ``column_before`` and ``column_behind``: NULL where there is no such row, or no such column.
     Text goes in as a blob (``CAST(x AS BLOB)``), for text that is no text cannot be handed over.
     """
 
-    where: str
-    cells: tuple[str, ...]
+    where: str = "0"
+    cells: tuple[str, ...] = ()
+    also: str = "1"
+    totals: tuple[str, ...] = ()
+    neighbours: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hermes_doctor.engine.model import Check, Finding, Fold, FoldRule, RelationRule, RowRule, Rule, Told, has_table
+from hermes_doctor.engine.model import (
+    Check,
+    Finding,
+    Fold,
+    FoldRule,
+    RelationRule,
+    RowRule,
+    Rule,
+    Sieve,
+    Told,
+    has_table,
+)
 from hermes_doctor.store.cells import BadText, Cell, Key, quote
 from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.shape import Table
+from hermes_doctor.store.sifting import Sifted, sift
 from hermes_doctor.store.view import StoreView
 
 
@@ -20,25 +32,21 @@ class _Laid:
     rule: RowRule
     condition: str
     places: tuple[int | None, ...]
+    sieve: Sieve | None
 
 
 @dataclass(frozen=True)
 class _Folded:
-    """One fold as it goes along: what it is told, and the name of the SQL function through which it is told."""
+    """One fold as it lies over a table: what it is told."""
 
     check: Check
     rule: FoldRule
     told: Told
 
-    @property
-    def function(self) -> str:
-        """The SQL function's name: no two folds of one pass share it."""
-        return f"doctor_fold_{self.check.name.replace('-', '_')}"
-
 
 @dataclass(frozen=True)
 class Pass:
-    """Several rules over one table, in one statement."""
+    """Several rules over one table, in one reading."""
 
     table: Table
     columns: tuple[str, ...]
@@ -48,18 +56,8 @@ class Pass:
 
     @property
     def where(self) -> str:
-        """What at least one row rule suspects; on the way, each fold is told of the row."""
-        suspected = " OR ".join(f"({laid.condition})" for laid in self.laid) or "0"
-        if not self.folded:
-            return suspected
-        # Nested: SQLite may take the operands of AND and OR in any order, and need not take them all.
-        key = self.table.rowid or "NULL"
-        calls = (f"{each.function}({', '.join((key, *each.told.cells))})" for each in self.folded)
-        told = (
-            f"WHEN CASE WHEN {each.told.where} THEN {call} END THEN 1"
-            for each, call in zip(self.folded, calls, strict=True)
-        )
-        return f"CASE {' '.join(told)} ELSE {suspected} END"
+        """What at least one row rule suspects."""
+        return " OR ".join(f"({laid.condition})" for laid in self.laid) or "0"
 
     @property
     def names(self) -> set[str]:
@@ -100,7 +98,7 @@ def lay(
         if condition is None:
             continue
         for function, called in rule.functions.items():
-            view.reader.connection.create_scalar_function(function, called, 1, deterministic=True)
+            view.reader.define(function, called)
         places: list[int | None] = []
         for column in rule.columns:
             if not table.has(column):
@@ -110,7 +108,7 @@ def lay(
             if name not in wanted:
                 wanted.append(name)
             places.append(wanted.index(name))
-        laid.append(_Laid(check, rule, condition, tuple(places)))
+        laid.append(_Laid(check, rule, condition, tuple(places), rule.sieve(view.shape)))
     tellings = ((check, rule, rule.told(view.shape)) for check, rule in folds)
     folded = tuple(_Folded(check, rule, told) for check, rule, told in tellings if told is not None)
     if not laid and not folded:
@@ -122,38 +120,114 @@ def lay(
 
 def run_pass(laid_over: Pass, view: StoreView, failed: Callable[[Check, Exception], None]) -> Iterator[Finding]:
     """Read the table once and give what the rules find; a rule that fails on a row is reported to ``failed``."""
-    folds: list[tuple[Check, Fold]] = []
-    for each in laid_over.folded:
-        fold = each.rule.start(view)
-        folds.append((each.check, fold))
-        see = _seeing(each.check, fold, failed)
-        view.reader.connection.create_scalar_function(each.function, see, 1 + len(each.told.cells))
-    for values in view.reader.walk(laid_over.table, laid_over.columns, laid_over.where):
-        yield from _judge(laid_over, values, view, failed)
-    for check, fold in folds:
+    folds = [(each, each.rule.start(view)) for each in laid_over.folded]
+    read = _by_ranges if laid_over.table.rowid is not None else _at_once
+    yield from read(laid_over, folds, view, failed)
+    for each, fold in folds:
         try:
             yield from fold.findings()
         except Exception as error:
-            failed(check, error)
+            failed(each.check, error)
 
 
-def _seeing(check: Check, fold: Fold, failed: Callable[[Check, Exception], None]) -> Callable[..., None]:
-    """Return what SQL calls to tell a fold of a row; it never suspects the row."""
-    last = -(1 << 64)
+def _by_ranges(
+    laid_over: Pass, folds: Sequence[tuple[_Folded, Fold]], view: StoreView, failed: Callable[[Check, Exception], None]
+) -> Iterator[Finding]:
+    """Sift the table range after range, and look at those rows that come out."""
+    rowid = laid_over.table.rowid
+    listed = f"{rowid} IN (SELECT value FROM json_each('[' || ?1 || ']'))"
+    for sifted in sift_pass(laid_over, view):
+        values = iter(sifted.values)
+        suspects = set[str]()
+        for laid in laid_over.laid:
+            keys = next(values)
+            if laid.sieve is not None and not next(values):
+                keys = view.reader.value(_keys_sql(laid_over, laid.condition), (sifted.low, sifted.high))
+            if keys:
+                suspects.add(str(keys))
+        if suspects:
+            for row in view.reader.rows(_rows_sql(laid_over, laid_over.columns, listed), (",".join(suspects),)):
+                yield from _judge(laid_over, row, view, failed)
+        for each, fold in folds:
+            if each.told.totals:
+                _told(fold.add, tuple(next(values) for _ in each.told.totals), each.check, failed)
+            keys = next(values)
+            if keys:
+                where = f"{listed} AND ({each.told.also})"
+                for row in view.reader.rows(_rows_sql(laid_over, each.told.cells, where), (keys,)):
+                    _told(fold.see, row, each.check, failed)
+        if view.reader.on_range is not None:
+            view.reader.on_range(sifted.high)
 
-    def see(key: Cell, *cells: Cell) -> None:
-        nonlocal last
-        # A statement that met text that is no text is run once more, from its first row.
-        if isinstance(key, int):
-            if key <= last:
-                return
-            last = key
-        try:
-            fold.see(*cells)
-        except Exception as error:  # as with row rules: one bad cell, one row
-            failed(check, error)
 
-    return see
+def sift_pass(laid_over: Pass, view: StoreView) -> Iterator[Sifted]:
+    """Read the table of a pass once. What comes out of a range, in this order:
+
+    of each row rule the rowids of its suspects, with commas between, and where it has a sieve, whether that was clean;
+    of each fold its totals, and the rowids that it is to be told of. Rowids are None where there are none.
+    """
+    totals: list[str] = []
+    clean: dict[int, Callable[[Cell], bool]] = {}
+    for laid in laid_over.laid:
+        totals.append(_keys_of(laid_over, laid.condition if laid.sieve is None else laid.sieve.rest))
+        if laid.sieve is not None:
+            clean[len(totals)] = laid.sieve.clean
+            totals.append(laid.sieve.gathered)
+    for each in laid_over.folded:
+        totals += each.told.totals
+        totals.append(_keys_of(laid_over, each.told.where))
+
+    def condense(values: Values) -> Values:
+        return tuple(clean[place](value) if place in clean else value for place, value in enumerate(values))
+
+    neighbours = {
+        column: view.shape.column(laid_over.table.name, column)
+        for each in laid_over.folded
+        for column in each.told.neighbours
+    }
+    return sift(view.reader, laid_over.table, totals, condense, neighbours)
+
+
+def _keys_of(laid_over: Pass, condition: str) -> str:
+    table = laid_over.table
+    return f"group_concat({quote(table.name)}.{table.rowid}) FILTER (WHERE {condition})"
+
+
+def _keys_sql(laid_over: Pass, condition: str) -> str:
+    table, rowid = laid_over.table, laid_over.table.rowid
+    keys = _keys_of(laid_over, condition)
+    return f"SELECT {keys} FROM {quote(table.name)} WHERE {rowid} >= ?1 AND {rowid} <= ?2"
+
+
+def _rows_sql(laid_over: Pass, columns: Sequence[str], where: str) -> str:
+    """Return a query for rows in the order of their keys, as far as they have one."""
+    table = laid_over.table
+    order = f" ORDER BY {table.rowid}" if table.rowid is not None else ""
+    return f"SELECT {', '.join(columns)} FROM {quote(table.name)} WHERE {where}{order}"
+
+
+def _at_once(
+    laid_over: Pass, folds: Sequence[tuple[_Folded, Fold]], view: StoreView, failed: Callable[[Check, Exception], None]
+) -> Iterator[Finding]:
+    """Read a table that has no rowid to cut it by: no release makes a large one of that kind."""
+    if laid_over.laid:
+        for row in view.reader.rows(_rows_sql(laid_over, laid_over.columns, laid_over.where)):
+            yield from _judge(laid_over, row, view, failed)
+    for each, fold in folds:
+        told = each.told
+        if told.totals:
+            totals = view.reader.row(f"SELECT {', '.join(told.totals)} FROM {quote(laid_over.table.name)}")
+            _told(fold.add, totals or (), each.check, failed)
+        if told.cells:
+            for row in view.reader.rows(_rows_sql(laid_over, told.cells, f"({told.where}) AND ({told.also})")):
+                _told(fold.see, row, each.check, failed)
+
+
+def _told(tell: Callable[..., None], cells: Values, check: Check, failed: Callable[[Check, Exception], None]) -> None:
+    try:
+        tell(*cells)
+    except Exception as error:  # as with row rules: one bad cell, one row
+        failed(check, error)
 
 
 def find(checks: Sequence[Check], view: StoreView) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: How often a store is read anew when somebody opened it for writing while we relied on nobody doing so.
 _TRIES = 3
+#: More threads than this do not read faster: they wait for one another.
+_MOST_THREADS = 4
 #: Rows that are asked about in one statement when findings are confirmed.
 _CONFIRM_AT_ONCE = 100
 
@@ -119,17 +122,25 @@ class StoreScan:
         return ExitCode.CLEAN
 
 
+def cores() -> int:
+    """Return how many threads read a store unless it is said: one for each core that we may use, four at most."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, _MOST_THREADS)
+
+
 @dataclass(frozen=True)
 class ScanOptions:
     """What a scan is told beside the checks.
 
     ``now``: seconds since the epoch, None for the clock's own at the start of each store. ``idle_floor``:
     seconds; raises every check's own idle threshold. ``deep``: the whole file is read, however long it takes.
+    ``threads``: how many may read a large table at once, where nobody has to wait for that.
     """
 
     now: float | None = None
     idle_floor: float = 0.0
     deep: bool = False
+    threads: int = field(default_factory=cores)
 
 
 def scan_store(
@@ -223,7 +234,15 @@ def _examine(
     condemned: list[Finding] = []
     try:
         shape = read_shape(store.connection)
-        reader = Reader(store.connection, store.pace, encoding=shape.encoding, rests=scan.held != "no")
+        reader = Reader(
+            store.connection,
+            store.pace,
+            encoding=shape.encoding,
+            rests=scan.held != "no",
+            threads=options.threads,
+            another=store.another,
+            undisturbed=store.undisturbed,
+        )
         view = StoreView(
             reader=reader,
             shape=shape,

@@ -12,6 +12,7 @@ index from a session to its messages is not judged: every release makes that ind
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -108,11 +109,15 @@ class CallSums:
     view: StoreView
     _sums: dict[Cell, int] = field(default_factory=dict)
 
-    def see(self, *cells: Cell) -> None:
-        """Take in a row with calls: the bytes of its session's id, and how many there are."""
-        session, length = cells
-        if isinstance(length, int):
-            self._sums[session] = self._sums.get(session, 0) + length
+    def add(self, *totals: Cell) -> None:
+        """Take in some rows: what `calls_sql` comes to."""
+        (listed,) = totals
+        if not isinstance(listed, str):
+            return
+        for line, times in Counter(listed.split("\n")).items():
+            session, _, length = line.partition(" ")
+            key = bytes.fromhex(session)
+            self._sums[key] = self._sums.get(key, 0) + int(length) * times
 
     def drifts(self) -> Iterator[Drift]:
         """Give all sessions whose counters the rows do not explain, once all rows were seen."""
@@ -125,16 +130,18 @@ class CallSums:
         yield from drifts(view, asked)
 
 
-def rows_with_calls(shape: Shape) -> tuple[str, tuple[str, str]]:
-    """Return SQL for the rows that `CallSums` is told of, and for what it is told; none where no counter needs it."""
+def calls_sql(shape: Shape) -> str:
+    """Return aggregate SQL: for each active row with calls a line, its session's id in hex and how many there are.
+
+    NULL where no counter needs it.
+    """
     if CALLS not in counters_of(shape):
-        return "0", ("NULL", "NULL")
+        return "NULL"
     active = shape.column("messages", "active", absent="1")
     role = shape.column("messages", "role", absent="'assistant'")
-    return (
-        f"tool_calls IS NOT NULL AND {active} = 1 AND {role} = 'assistant'",
-        ("CAST(session_id AS BLOB)", length_sql("tool_calls")),
-    )
+    line = f"hex(CAST(session_id AS BLOB)) || ' ' || {length_sql('tool_calls')}"
+    has_calls = f"tool_calls IS NOT NULL AND {active} = 1 AND {role} = 'assistant'"
+    return f"group_concat({line}, char(10)) FILTER (WHERE {has_calls})"
 
 
 def _disagreeing(view: StoreView, calls: Mapping[Cell, int]) -> Iterator[Key]:

@@ -50,8 +50,8 @@ class LoneHandoff:
     taken_up: bool
 
 
-def told_sql(shape: Shape) -> str | None:
-    """Return SQL over messages: a bare summary in a user's name, in a session without a user's own message.
+def told_sql(shape: Shape) -> tuple[str, str] | None:
+    """Return SQL over messages: a bare summary in a user's name; and that its session has no user's own message.
 
     None where the store lacks a column, or an index from a session to its messages.
     """
@@ -60,11 +60,12 @@ def told_sql(shape: Shape) -> str | None:
         return None
     table = quote(shape.tables["messages"].name)
     own = f"SELECT 1 FROM {table} m WHERE m.session_id = {table}.session_id AND {_own_sql(shape, 'm')}"
-    # Nested, so that a session is looked up for its summaries only.
-    return (
+    # Nested: SQLite may take the operands of AND in any order.
+    bare = (
         f"CASE role WHEN 'user' THEN CASE WHEN {_may_open_sql(shape, table)} THEN"
-        f" CASE WHEN {_live(shape, table)} AND {_bare_sql(shape, table)} THEN NOT EXISTS ({own}) END END END"
+        f" {_live(shape, table)} AND {_bare_sql(shape, table)} END END"
     )
+    return bare, f"NOT EXISTS ({own})"
 
 
 def lone_handoffs(view: StoreView, sessions: Sequence[Key]) -> Iterator[LoneHandoff]:

@@ -50,7 +50,7 @@ from hermes_doctor.host.upstream import for_damage, printable
 from hermes_doctor.store.cells import CODECS
 from hermes_doctor.store.connecting import BUSY_SECONDS, connect
 from hermes_doctor.store.reader import Pace
-from hermes_doctor.store.shape import KNOWN_SCHEMA
+from hermes_doctor.store.shape import KNOWN_SCHEMA, foreign_collations
 
 #: Looks at a store that changes between look and opening, and the pauses after one, each twice as long.
 _TRIES = 12
@@ -119,6 +119,18 @@ class OpenStore:
         if self.private or self.rung is Rung.IMMUTABLE:
             return Pace.FREE
         return Pace.SLICED if self.rung is Rung.ROLLBACK else Pace.SNAPSHOT
+
+    def another(self) -> apsw.Connection:
+        """Return one more connection to what this one reads; it is closed with the store.
+
+        It leaves no trace either, since everything that it needs is there. Raises what SQLite raises.
+        """
+        how = {Rung.IMMUTABLE: "immutable=1", Rung.SHARED_WAL: "readonly_shm=1", Rung.ROLLBACK: "readonly_shm=1"}
+        options = "mode=rw" if self.private else f"mode=ro&{how[self.rung]}" if self.rung in how else "mode=ro"
+        file = Path(self.connection.filename) if self.private else self.bundle.real_path
+        connection = connect(file, options)
+        self._cleanup.callback(connection.close)
+        return connection
 
     def undisturbed(self) -> bool:
         """Tell whether it is proven that nobody has been able to write since the store was opened."""
@@ -428,6 +440,14 @@ def _read_schema(connection: apsw.Connection, bundle: Bundle, *, hermes_only: bo
             Condition.NOT_HERMES,
             f"{printable(bundle.path)} is a SQLite database, but not hermes's: it has neither sessions nor messages",
             "name a state.db, or the Hermes home that holds it",
+        )
+    orders = foreign_collations(connection)
+    if orders:
+        raise StoreProblem(
+            Condition.UNREADABLE,
+            f"{printable(bundle.path)} orders text in a way that only the program knows that made it so (collation"
+            f" {printable(', '.join(orders))})",
+            "drop the indexes and columns that use it, which hermes cannot read either",
         )
     if "version" not in columns["schema_version"]:
         return None

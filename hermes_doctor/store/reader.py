@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import apsw
 
@@ -26,14 +27,21 @@ SLICE_SECONDS = 0.25
 
 #: What one range of a walk aims at, in seconds: well under the limit, since rows differ.
 _RANGE_TARGET = {"free": 1.0, "snapshot": 1.0, "sliced": SLICE_SECONDS / 4}
-_FIRST_WIDTH = 256
+FIRST_WIDTH = 256
 _WIDEST = 1 << 20
+#: How often several connections are tried to be brought to one moment, and what makes each see one.
+_TRIES = 3
+_TOUCH = "SELECT 1 FROM sqlite_schema LIMIT 1"
 #: Rows that are counted in one slice; a b-tree's leaves hold the keys of a few dozen rows each.
 _COUNTED_AT_ONCE = 20_000
 #: Up to so many ids a table is counted in one statement where nobody has the store open: some milliseconds.
 _COUNTED_ALONE = 2_000_000
 
 Values = tuple[Cell, ...]
+
+
+def _unknown() -> bool:
+    return False
 
 
 class Pace(enum.StrEnum):
@@ -50,7 +58,8 @@ class Reader:
 
     ``rests``: whether a slice is followed by a pause as long (somebody may be waiting). ``moved`` turns True when
     somebody else wrote to the store between two slices or snapshots: what was read then is of different moments,
-    and findings need to be confirmed.
+    and findings need to be confirmed. ``threads``: how many may read at once, each by a connection that ``another``
+    gives (to be closed by whoever gave it). ``undisturbed``: whether it is proven that nobody has written so far.
     """
 
     connection: apsw.Connection
@@ -59,6 +68,11 @@ class Reader:
     rests: bool = True
     moved: bool = False
     on_range: Callable[[int], None] | None = None
+    threads: int = 1
+    another: Callable[[], apsw.Connection] | None = None
+    undisturbed: Callable[[], bool] = _unknown
+    _others: list[apsw.Connection] = field(default_factory=list, init=False)
+    _functions: dict[str, Callable[..., Any]] = field(default_factory=dict, init=False)
     _version: int | None = field(default=None, init=False)
     _snapshot_since: float | None = field(default=None, init=False)
     _pinned: int = field(default=0, init=False)
@@ -115,7 +129,7 @@ class Reader:
         first = self.value(f"SELECT min({rowid}) FROM {source}")
         if not isinstance(first, int) or not isinstance(last, int):
             return
-        low, width = first, _FIRST_WIDTH
+        low, width = first, FIRST_WIDTH
         while low <= last:
             high = min(low + width - 1, last)
             started = time.monotonic()
@@ -127,7 +141,7 @@ class Reader:
             if self.on_range is not None:
                 self.on_range(high)
             low = high + 1
-            width = _next_width(width, took, _RANGE_TARGET[self.pace])
+            width = next_width(width, took, self.pace)
             if not yielded and low <= last:
                 # Ids can be sparse: never count through a gap.
                 next_id = self.value(following, (high,))
@@ -182,6 +196,80 @@ class Reader:
             if opened and self.connection.in_transaction:
                 self.connection.execute("COMMIT")
 
+    def define(self, name: str, called: Callable[..., Any]) -> None:
+        """Let SQL call a function of one argument by a name, in every connection that reads for this reader.
+
+        It must give the same for the same argument.
+        """
+        self._functions[name] = called
+        for connection in (self.connection, *self._others):
+            connection.create_scalar_function(name, called, 1, deterministic=True)
+
+    @contextmanager
+    def together(self, count: int) -> Iterator[Sequence[apsw.Connection]]:
+        """Let so many more connections read the same moment as this one, and keep to that moment inside.
+
+        Gives none where one reads as well, or where that cannot be had: somebody keeps writing, or would wait for us.
+        Inside, `expired` says when the moment has to be let go.
+        """
+        connections = self._more(count) if count > 1 and not self._open and not self._pinned else []
+        if not connections or not self._begin_together(connections):
+            yield ()
+            return
+        self._pinned += 1
+        try:
+            yield connections
+        finally:
+            self._pinned -= 1
+            for connection in connections:
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+
+    @property
+    def expired(self) -> bool:
+        """Whether the snapshot is so old that it has to be renewed before anything more is read."""
+        since = self._snapshot_since
+        return self.pace is Pace.SNAPSHOT and since is not None and time.monotonic() - since >= SNAPSHOT_SECONDS
+
+    def _more(self, count: int) -> list[apsw.Connection]:
+        # In slices with rests the point is that nobody waits; two readers at once would leave no rest.
+        if self.another is None or (self.pace is Pace.SLICED and self.rests):
+            return []
+        while len(self._others) < count:
+            connection = self.another()
+            self._others.append(connection)
+            for name, called in self._functions.items():
+                connection.create_scalar_function(name, called, 1, deterministic=True)
+        return self._others[:count]
+
+    def _begin_together(self, connections: Sequence[apsw.Connection]) -> bool:
+        """Begin to read on all connections at one moment; tell whether it is one.
+
+        Slices begin and end by themselves: whether somebody wrote meanwhile shows in `moved`.
+        """
+        if self.pace is Pace.SLICED:
+            self._look()
+            return True
+        if self.pace is Pace.FREE:
+            self._renew()
+        for _ in range(_TRIES):
+            if self.pace is Pace.SNAPSHOT and self.connection.in_transaction:
+                if self._snapshot_since is None:
+                    return False  # a transaction of the caller's
+                self.connection.execute("COMMIT")
+                self._snapshot_since = None
+            before = self._data_version()
+            for connection in connections:
+                connection.execute("BEGIN")
+                connection.execute(_TOUCH).fetchall()
+            self._renew()
+            self.connection.execute(_TOUCH).fetchall()
+            if self.pace is Pace.FREE or self._data_version() == before or self.undisturbed():
+                return True
+            for connection in connections:
+                connection.execute("COMMIT")
+        return False
+
     def finish(self) -> None:
         """End the snapshot, if there is one, and note whether the store moved since the last look."""
         if self._snapshot_since is not None and self.connection.in_transaction:
@@ -227,10 +315,13 @@ class Reader:
         self._look()
 
     def _look(self) -> None:
-        version = int(str(self.connection.pragma("data_version")))
+        version = self._data_version()
         if self._version is not None and version != self._version:
             self.moved = True
         self._version = version
+
+    def _data_version(self) -> int:
+        return int(str(self.connection.pragma("data_version")))
 
     def _rest(self, seconds: float) -> None:
         if self.rests and not self._pinned:
@@ -252,8 +343,12 @@ def in_keys(column: str, keys: Sequence[Key]) -> tuple[str, tuple[Cell, ...]]:
     return f"{column} IN ({marks})", tuple(values)
 
 
-def _next_width(width: int, took: float, target: float) -> int:
-    """Twice as wide while ranges stay well under the target, half after one that went over it."""
+def next_width(width: int, took: float, pace: Pace) -> int:
+    """Return how wide the next range may be, by what the last one of this ``width`` took, in seconds.
+
+    Twice as wide while they stay well under the target, half after one that went over it.
+    """
+    target = _RANGE_TARGET[pace]
     if took > target:
         return max(1, width // 2)
     return min(width * 2, _WIDEST) if took < target / 2 else width

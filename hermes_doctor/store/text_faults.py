@@ -44,6 +44,9 @@ class Fault:
     offset: int
 
 
+#: Longer texts than this, in bytes, are not gathered but looked at one by one.
+_GATHERED = 8192
+
 #: JSON up to the first escape that is half of a surrogate pair. A backslash goes with the character behind it.
 _WHOLE_ESCAPES = re.compile(
     r"(?:[^\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F][0-9a-fA-F]{2}).)*+",
@@ -116,6 +119,31 @@ def suspect_sql(shape: Shape, table: str, columns: Sequence[str]) -> str | None:
     there = [shape.column(table, column) for column in columns if shape.has(table, column)]
     # NULL, which most cells are, is passed without a call.
     return " OR ".join(f"CASE WHEN {c} IS NULL THEN 0 ELSE {suspects}(CAST({c} AS BLOB)) END" for c in there) or None
+
+
+def gathered_sql(shape: Shape, table: str, column: str) -> tuple[str, str] | None:
+    """Return aggregate SQL that gathers the short texts of a column for `is_clean`, and a condition for the others.
+
+    The condition is true for a fault in those that are not gathered, and calls what `SUSPECTS` names. None where the
+    encoding is not UTF-8: SQLite mends UTF-16 on the way.
+    """
+    if shape.encoding in CODECS or not shape.has(table, column):
+        return None
+    cell = shape.column(table, column)
+    # Structured content begins with NUL: that is no fault, but would look like one among others. Numbers come before
+    # all text, blobs behind it.
+    short = f"octet_length({cell}) <= {_GATHERED} AND {cell} >= char(1)"
+    asked = f"doctor_text_utf_8(CAST({cell} AS BLOB))"
+    others = (
+        f"CASE WHEN octet_length({cell}) > {_GATHERED} THEN {asked}"
+        f" WHEN {cell} < char(1) THEN CASE WHEN {cell} <> '' THEN {asked} END END"
+    )
+    return f"CAST(group_concat({cell}, char(10)) FILTER (WHERE {short}) AS BLOB)", others
+
+
+def is_clean(gathered: Cell) -> bool:
+    """Tell whether none of the texts that were gathered is at fault: what joins them hides no fault, and makes none."""
+    return not isinstance(gathered, bytes) or not _suspect(gathered)
 
 
 def suspect_row_sql(shape: Shape, table: str, columns: Sequence[str]) -> str | None:

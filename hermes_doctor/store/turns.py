@@ -148,49 +148,59 @@ def session_sql() -> str:
     return "CASE typeof(session_id) WHEN 'text' THEN CAST(session_id AS BLOB) END"
 
 
+#: What is looked at of the rows before and behind one in the table.
+NEIGHBOURS = ("role", "session_id", "active", "tool_calls")
+
+
 def doubtful_sql(shape: Shape) -> str:
-    """Return SQL over messages: the row's neighbours in the table are not what makes a whole turn.
+    """Return SQL over messages, with `NEIGHBOURS` beside each: they are not what makes a whole turn.
 
     Behind a user stands an assistant, behind calls an answer to each and an assistant again, before an answer a call or
     another answer; all of the same session.
     """
     table, rowid = quote(shape.tables["messages"].name), shape.tables["messages"].rowid
     active = shape.column("messages", "active", absent="1")
+    here = "session_id = session_id_{0} AND active_{0} = 1" if active != "1" else "session_id = session_id_{0}"
 
-    def there(other: str, *roles: str) -> str:
-        live = f"{other}.active = 1" if shape.has("messages", "active") else "1"
-        listed = ", ".join(f"'{role}'" for role in roles)
-        return f"{other}.role IN ({listed}) AND {other}.session_id = {table}.session_id AND {live}"
+    def live(other: str) -> str:
+        return f"{other}.active = 1" if active != "1" else "1"
 
-    user = f"(SELECT {there('n', 'assistant')} FROM {table} n WHERE n.{rowid} = {table}.{rowid} + 1)"
-    answered = (
-        f"(SELECT {there('n', 'tool')} AND {there('a', 'assistant')} FROM {table} n, {table} a"
-        f" WHERE n.{rowid} = {table}.{rowid} + 1 AND a.{rowid} = {table}.{rowid} + 2)"
-    )
+    def follows(*roles: str) -> str:
+        return f"role_behind IN ({_listed(roles)}) AND {here.format('behind')}"
+
     # In quotes, lest call_1 be found in call_10.
-    named = f"""instr(p.tool_calls, '"' || {table}.tool_call_id || '"') > 0"""
     names = f"""instr({table}.tool_calls, '"' || n.tool_call_id || '"') > 0"""
     length = f"json_array_length({table}.tool_calls)"
     all_answered = (
         f"CASE typeof(tool_calls) WHEN 'text' THEN CASE json_valid(tool_calls) WHEN 1 THEN"
         f" (SELECT count(DISTINCT n.tool_call_id) FROM {table} n WHERE n.{rowid} > {table}.{rowid}"
-        f" AND n.{rowid} <= {table}.{rowid} + {length} AND {there('n', 'tool')} AND {names}) = {length}"
-        f" AND (SELECT {there('a', 'assistant')} FROM {table} a WHERE a.{rowid} = {table}.{rowid} + {length} + 1)"
+        f" AND n.{rowid} <= {table}.{rowid} + {length} AND n.role = 'tool' AND n.session_id = {table}.session_id"
+        f" AND {live('n')} AND {names}) = {length}"
+        f" AND (SELECT a.role = 'assistant' AND a.session_id = {table}.session_id AND {live('a')}"
+        f" FROM {table} a WHERE a.{rowid} = {table}.{rowid} + {length} + 1)"
         f" END END"
     )
+    # Of several answers in a row the calls are asked for; behind the only one the assistant goes on.
     answer = (
-        f"(SELECT {there('p', 'assistant', 'tool')} AND (p.role = 'tool' OR {named})"
-        f" FROM {table} p WHERE p.{rowid} = {table}.{rowid} - 1)"
+        f"CASE role_before WHEN 'tool' THEN {here.format('before')} AND {follows('tool', 'assistant')}"
+        f" WHEN 'assistant' THEN {here.format('before')}"
+        f""" AND instr(tool_calls_before, '"' || {table}.tool_call_id || '"') > 0"""
+        f" AND CASE WHEN instr(tool_calls_before, '{_NEXT_CALL}') THEN {follows('tool', 'assistant')}"
+        f" ELSE {follows('assistant')} END END"
     )
-    said = _said_sql(shape)
+    said = f"{_said_sql(shape)} AND content NOT GLOB '[[]CONTEXT *'"
     # Nested: SQLite may take the operands of AND in any order, and the look-ups are what costs.
     return (
         f"CASE WHEN {active} = 1 THEN CASE role"
-        f" WHEN 'user' THEN CASE WHEN {said} AND content NOT GLOB '[[]CONTEXT *' THEN {user} IS NOT 1 END"
+        f" WHEN 'user' THEN CASE WHEN {said} THEN ({follows('assistant')}) IS NOT 1 END"
         f" WHEN 'assistant' THEN CASE WHEN tool_calls IS NOT NULL THEN"
-        f" CASE WHEN instr(tool_calls, '{_NEXT_CALL}') THEN {all_answered} ELSE {answered} END IS NOT 1 END"
+        f" CASE WHEN instr(tool_calls, '{_NEXT_CALL}') THEN {all_answered} ELSE {follows('tool')} END IS NOT 1 END"
         f" WHEN 'tool' THEN {answer} IS NOT 1 END END"
     )
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
 
 
 class Doubtful:

@@ -18,6 +18,7 @@ from hermes_doctor.store.pruning import is_due
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.retention import retention
 from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.sifting import sift
 from hermes_doctor.store.view import StoreView
 
 #: Text as long as this, in bytes, is searched for images; structured content from `_SMALLEST` on: less is an icon.
@@ -49,15 +50,18 @@ class Load:
     rows: int = 0
     bytes: int = 0
 
-    def add(self, size: int) -> None:
-        """Count one more row."""
-        self.rows += 1
+    def add(self, size: int, rows: int = 1) -> None:
+        """Count one more row, or several that come to ``size`` together."""
+        self.rows += rows
         self.bytes += size
 
 
 @dataclass
 class MessageLoads:
-    """What message rows come to, as they are told by `row_cells`. ``copies``: images in rows equal to earlier ones."""
+    """What message rows come to, as `image_rows` and `dead_totals` tell it.
+
+    ``copies``: images in rows equal to earlier ones.
+    """
 
     images: Load = field(default_factory=Load)
     copies: Load = field(default_factory=Load)
@@ -70,12 +74,16 @@ class MessageLoads:
         """Whether all contents could be told apart."""
         return len(self._seen) < DISTINCT_AT_MOST
 
-    def see(self, content: Cell, dead: Cell, compacted: Cell, size: Cell) -> None:
-        """Take in one row."""
-        if dead:
-            (self.compacted if compacted else self.rewound).add(size if isinstance(size, int) else 0)
+    def see(self, content: Cell) -> None:
+        """Take in a row that may hold an image: its content, as bytes."""
         if isinstance(content, bytes) and _holds_image(content):
             self._see_image(content)
+
+    def add(self, *totals: Cell) -> None:
+        """Take in what the rows that are put away come to: how many, and bytes, of the compacted and of the rewound."""
+        compacted, compacted_bytes, rewound, rewound_bytes = (_number(total) for total in totals)
+        self.compacted.add(compacted_bytes, compacted)
+        self.rewound.add(rewound_bytes, rewound)
 
     def _see_image(self, content: bytes) -> None:
         self.images.add(len(content))
@@ -96,8 +104,8 @@ def _holds_image(content: bytes) -> bool:
     return False
 
 
-def told_rows(shape: Shape) -> tuple[str, tuple[str, ...]]:
-    """Return SQL for which rows of messages `MessageLoads` is told of, and for what it is told."""
+def image_rows(shape: Shape) -> tuple[str, str]:
+    """Return SQL for the rows of messages that may hold an image, and for what `MessageLoads.see` is told of them."""
     content = shape.column("messages", "content")
     # Structured content begins with NUL, where GLOB ends. Of other text GLOB only looks at the semicolons.
     image = (
@@ -105,24 +113,26 @@ def told_rows(shape: Shape) -> tuple[str, tuple[str, ...]]:
         f" WHEN {content} < char(1) THEN 1"
         f" WHEN octet_length({content}) >= {LONG} THEN {content} GLOB '*;base64,*' ELSE 0 END"
     )
+    return image, f"CAST({content} AS BLOB)"
+
+
+def dead_totals(shape: Shape) -> tuple[str, ...]:
+    """Return aggregate SQL for what `MessageLoads.add` is told of the rows that are put away."""
     dead = f"{shape.column('messages', 'active', absent='1')} = 0"
-    compacted = f"{shape.column('messages', 'compacted', absent='0')} = 1"
+    compacted = f"({shape.column('messages', 'compacted', absent='0')} = 1)"
     size = " + ".join(f"coalesce(octet_length({shape.column('messages', column)}), 0)" for column in _HEAVY)
-    cells = (
-        f"CASE WHEN {image} THEN CAST({content} AS BLOB) END",
-        f"({dead})",
-        f"({compacted})",
-        f"CASE WHEN {dead} THEN {size} END",
-    )
-    return f"{dead} OR {image}", cells
+    filters = (f"FILTER (WHERE {dead} AND {compacted} IS {kind})" for kind in ("TRUE", "NOT TRUE"))
+    return tuple(total for some in filters for total in (f"count(*) {some}", f"sum({size}) {some}"))
 
 
 def weigh_messages(view: StoreView) -> MessageLoads:
     """Read all messages once and return what they come to."""
-    loads = MessageLoads()
-    where, cells = told_rows(view.shape)
-    for row in view.reader.walk(view.shape.tables["messages"], cells, where):
-        loads.see(*row)
+    loads, table = MessageLoads(), view.shape.tables["messages"]
+    where, content = image_rows(view.shape)
+    for (cell,) in view.reader.walk(table, [content], where):
+        loads.see(cell)
+    for sifted in sift(view.reader, table, dead_totals(view.shape)):
+        loads.add(*sifted.values)
     return loads
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import apsw
 import pytest
 
 from checks import weights as check_module
@@ -15,8 +16,6 @@ from hermes_doctor.engine.model import Finding, Safety, Severity
 from hermes_doctor.engine.rows import find, find_again
 from hermes_doctor.store import weights
 from hermes_doctor.store.prompts import MEBIBYTE
-from hermes_doctor.store.reader import Values
-from hermes_doctor.store.shape import Table
 from hermes_doctor.store.weights import MessageLoads, prunable, weigh_messages
 from tests.checks.support import findings_of
 from tests.oracle.home import Home
@@ -100,7 +99,7 @@ def test_copies_beyond_what_is_told_apart_are_at_least(monkeypatch: pytest.Monke
     monkeypatch.setattr(weights, "DISTINCT_AT_MOST", 2)
     loads = MessageLoads()
     for n in (1, 2, 3, 1, 2, 3):
-        loads.see(b"data:image/png;base64,%d" % n, 0, 0, None)
+        loads.see(b"data:image/png;base64,%d" % n)
     assert (loads.images.rows, loads.copies.rows, loads.all_copies_known) == (6, 2, False)
     assert "at least" in next(check_module._of_messages(_of_a_size(loads))).summary
 
@@ -132,24 +131,24 @@ def test_dead_rows_are_weighed_by_all_their_columns(home: Home, oracle: None) ->
         assert weigh_messages(view).compacted == weights.Load(2, 2_400_000)
 
 
-def test_what_is_confirmed_is_not_added_up_again(home: Home, oracle: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_confirmed_is_not_added_up_again(home: Home, oracle: None) -> None:
     home.run("0.22.2", [call("create_session", "s", "cli"), call("append_message", "s", "user", picture(1, MEBIBYTE))])
     with view_of(home.store, home=home.path) as view:
         first = list(find([CHECK], view))
         # As a scan does before it asks again about a store that moved meanwhile.
         view.forget()
-        walk, walked = view.reader.walk, list[str]()
+        read = list[bool]()
 
-        def noting(table: Table, *rest: Any) -> Iterator[Values]:
-            walked.append(table.name)
-            return walk(table, *rest)
+        def noting(_cursor: apsw.Cursor, statement: str, _values: Any) -> bool:
+            read.append("messages" in statement)
+            return True
 
-        monkeypatch.setattr(view.reader, "walk", noting)
+        view.reader.connection.exec_trace = noting
         assert list(find_again(CHECK, first, view)) == first != []
-        assert walked == []
+        assert not any(read)
         # Another pass begins anew.
         assert list(find([CHECK], view)) == first
-        assert "messages" in walked
+        assert any(read)
 
 
 def test_results_that_nobody_took(home: Home, oracle: None) -> None:
@@ -246,20 +245,18 @@ def test_wrong_variants_are_caught(home: Home, oracle: None, monkeypatch: pytest
         return sizes == {"images": (2, sum(map(stored, contents[:2]))), "compacted": (1, 1_200_000)}
 
     assert wanted()
-    right = weights.told_rows
-
-    def told_wrong(shape: Any) -> tuple[str, tuple[str, ...]]:
-        where, cells = right(shape)
-        match wrong:
-            case "length() instead of bytes":
-                return where.replace("octet_length", "length"), tuple(
-                    c.replace("octet_length", "length") for c in cells
-                )
-            case "images by LIKE":
-                image = "CASE WHEN content LIKE '%data:image/%' THEN CAST(content AS BLOB) END"
-                return where, (image, *cells[1:])
-            case _:
-                return where, (*cells[:2], "0", cells[3])
-
-    monkeypatch.setattr(check_module, "told_rows", told_wrong)
+    images, dead = weights.image_rows, weights.dead_totals
+    with view_of(home.store, home=home.path) as view:
+        shape = view.shape
+    match wrong:
+        case "length() instead of bytes":
+            in_characters = [total.replace("octet_length", "length") for total in dead(shape)]
+            monkeypatch.setattr(check_module, "dead_totals", lambda _shape: tuple(in_characters))
+        case "images by LIKE":
+            monkeypatch.setattr(
+                check_module, "image_rows", lambda shape: ("content LIKE '%data:image/%'", images(shape)[1])
+            )
+        case _:
+            all_alike = [total.replace('("compacted" = 1)', "0") for total in dead(shape)]
+            monkeypatch.setattr(check_module, "dead_totals", lambda _shape: tuple(all_alike))
     assert not wanted()

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hermes_doctor.engine.model import Check, Finding, FoldRule, Row, RowRule, Safety, Severity, Told
+from hermes_doctor.engine.model import Check, Finding, Fold, FoldRule, Row, RowRule, Safety, Severity, Told
 from hermes_doctor.engine.rows import ask, find, row_passes, run_pass
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.reader import Pace, Reader
@@ -20,7 +20,7 @@ ROWS = 1000
 
 
 @dataclass
-class Sums:
+class Sums(Fold):
     """Adds up the cells that it is told, for each group, and finds the groups that come to more than a limit."""
 
     limit: int

@@ -1,0 +1,173 @@
+"""Reading a whole table once, as what each range of its rows comes to, by several threads where that pays.
+
+SQLite adds up a range by itself: no row becomes an object of Python's, nothing of Python's is called, and while SQLite
+steps, other threads go on. So two threads read nearly twice as fast as one. Which rows are worth a closer look comes
+out of each range as a list of their keys, and those few are read by whoever asked.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from hermes_doctor.store.cells import quote
+from hermes_doctor.store.reader import FIRST_WIDTH, Pace, Reader, Values, next_width
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    import apsw
+
+    from hermes_doctor.store.shape import Table
+
+_NONE: Mapping[str, str] = {}
+
+#: Rowids in a range: what is gathered of its rows must fit into memory, and what it costs to begin one must not tell.
+RANGE = 2048
+#: Rowids that one thread takes at once.
+_BLOCK = 8 * RANGE
+#: Fewer rowids than this are read by one thread: more connections would cost more than they save.
+_WORTH_THREADS = 4 * _BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """What the rows with the rowids ``low`` to ``high`` come to."""
+
+    low: int
+    high: int
+    values: Values
+
+
+#: Makes less of the values of one range, in the thread that read it.
+Condense = Callable[[Values], Values]
+
+
+@dataclass(frozen=True)
+class _Sieve:
+    """The statements over one table: each is of rowids, both ends inclusive."""
+
+    totals: str
+    following: str
+    condense: Condense
+
+
+def sift(
+    reader: Reader,
+    table: Table,
+    totals: Sequence[str],
+    condense: Condense = tuple,
+    neighbours: Mapping[str, str] = _NONE,
+) -> Iterator[Sifted]:
+    """Give what all rows of a table with a rowid come to, range after range in the order of their keys.
+
+    ``totals`` are aggregate expressions of SQL over the table, which is not aliased; ``condense`` makes less of their
+    values. ``neighbours``: names, and expressions over a row, of what they may name as ``name_before`` and
+    ``name_behind``: of the rows with the next rowids. Ranges without a row are left out.
+    """
+    rowid, source = table.rowid, quote(table.name)
+    assert rowid is not None, "only for tables with a rowid"
+    beside = "".join(_join(table, neighbours, side) for side in ("before", "behind")) if neighbours else ""
+    where = f"{source}.{rowid} >= ?1 AND {source}.{rowid} <= ?2"
+    sieve = _Sieve(
+        totals=f"SELECT count(*), {', '.join(totals)} FROM {source}{beside} WHERE {where}",
+        following=f"SELECT min({rowid}) FROM {source} WHERE {rowid} > ?1",
+        condense=condense,
+    )
+    # One statement for each end: SQLite looks up one of them, and reads all rows for both.
+    first = reader.value(f"SELECT min({rowid}) FROM {source}")
+    last = reader.value(f"SELECT max({rowid}) FROM {source}")
+    low = first if isinstance(first, int) else None
+    while low is not None and isinstance(last, int):
+        several = reader.threads if last - low >= _WORTH_THREADS else 1
+        with reader.together(several) as connections:
+            if not connections:
+                yield from _by_one(reader, sieve, low, last)
+                return
+            low = yield from _by_threads(reader, connections, sieve, low, last)
+
+
+def _join(table: Table, columns: Mapping[str, str], side: str) -> str:
+    """Join the row before or behind each. Its table is walked beside the other, so that no row is looked up anew."""
+    named = "".join(f", {expression} AS {name}_{side}" for name, expression in columns.items())
+    key, step = f"doctor_key_{side}", "- 1" if side == "before" else "+ 1"
+    source = quote(table.name)
+    return f" LEFT JOIN (SELECT {table.rowid} AS {key}{named} FROM {source}) ON {key} = {source}.{table.rowid} {step}"
+
+
+def _by_one(reader: Reader, sieve: _Sieve, first: int, last: int) -> Iterator[Sifted]:
+    low: int | None = first
+    width = FIRST_WIDTH if reader.pace is Pace.SLICED else RANGE
+    while low is not None and low <= last:
+        high = min(low + width - 1, last)
+        started = time.monotonic()
+        count, *values = reader.row(sieve.totals, (low, high)) or (0,)
+        took = time.monotonic() - started
+        if reader.pace is Pace.SLICED:
+            width = min(RANGE, next_width(width, took, reader.pace))
+        if count:
+            yield Sifted(low, high, sieve.condense(tuple(values)))
+            low = high + 1
+        else:
+            # Ids can be sparse: never count through a gap.
+            low = _following(reader, sieve, high)
+
+
+def _by_threads(
+    reader: Reader, connections: Sequence[apsw.Connection], sieve: _Sieve, first: int, last: int
+) -> Generator[Sifted, None, int | None]:
+    """Read blocks of ranges by a thread for each connection; return where to go on once the moment is over."""
+    # Here, and not with the others: it brings logging along, and small stores are read by one thread.
+    from concurrent.futures import ThreadPoolExecutor
+
+    idle: queue.SimpleQueue[apsw.Connection] = queue.SimpleQueue()
+    for connection in connections:
+        idle.put(connection)
+
+    def read(low: int, high: int) -> list[Sifted]:
+        connection = idle.get()
+        try:
+            return list(takewhile(lambda _: not stopped.is_set(), _read_block(connection, sieve, low, high)))
+        finally:
+            idle.put(connection)
+
+    stopped = threading.Event()
+    low: int | None = first
+    ahead: deque[Future[list[Sifted]]] = deque()
+    with ThreadPoolExecutor(len(connections)) as threads:
+        try:
+            while True:
+                # At least one block of each moment, however short that is.
+                while low is not None and len(ahead) < 2 * len(connections) and (low == first or not reader.expired):
+                    high = min(low + _BLOCK - 1, last)
+                    ahead.append(threads.submit(read, low, high))
+                    low = _following(reader, sieve, high)
+                if not ahead:
+                    return low
+                yield from ahead.popleft().result()
+        finally:
+            # Whoever stops early must not wait for what nobody wants any more.
+            stopped.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            if ahead:
+                for connection in connections:
+                    connection.interrupt()
+
+
+def _read_block(connection: apsw.Connection, sieve: _Sieve, first: int, last: int) -> Iterator[Sifted]:
+    for low in range(first, last + 1, RANGE):
+        high = min(low + RANGE - 1, last)
+        for count, *values in connection.execute(sieve.totals, (low, high)):
+            if count:
+                yield Sifted(low, high, sieve.condense(tuple(values)))
+
+
+def _following(reader: Reader, sieve: _Sieve, key: int) -> int | None:
+    following = reader.value(sieve.following, (key,))
+    return following if isinstance(following, int) else None
