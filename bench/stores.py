@@ -114,8 +114,9 @@ def _fill(store: Path, messages: int, faults: float, seed: int, weight: float, *
     connection = apsw.Connection(str(store))
     connection.pragma("synchronous", "off")
     connection.pragma("cache_size", -200_000)
-    if connection.pragma("journal_mode") != "wal":
-        connection.pragma("journal_mode", "memory")
+    mode = connection.pragma("journal_mode")
+    connection.pragma("locking_mode", "exclusive")
+    connection.pragma("journal_mode", "memory")
     chance = random.Random(seed)
     life = _Life(connection, Words(chance, weight), chance, faults, since, (until - since) / max(messages / 6, 1))
     rows = life.rows(messages)
@@ -124,6 +125,7 @@ def _fill(store: Path, messages: int, faults: float, seed: int, weight: float, *
             _write_block(connection, life, rows)
     with connection:
         life.end_all()
+    connection.pragma("journal_mode", mode)
     connection.close()
 
 
