@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
 
 import apsw
@@ -37,18 +38,19 @@ from hermes_doctor.engine.transaction import (
     change_files,
     mend_rows,
 )
-from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
+from hermes_doctor.engine.writer import LOOK_EVERY, Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
 from hermes_doctor.store.cells import Key, quote
+from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.search_index import match_trigrams
 from hermes_doctor.store.view import StoreView
 
 #: A run comes to rest in at most this many rounds over the phases: one phase's cure can show the next one's fault.
 _ROUNDS = 3
-#: Seconds between two looks whether somebody else has opened the store meanwhile.
-_LOOK_EVERY = 1.0
+#: Rows whose size is asked in one statement.
+_SIZED_AT_ONCE = 500
 #: Bytes from which on a row has a transaction of its own: the write lock is held for as long as it takes to copy.
 _LARGE_ROW = 1 << 20
 
@@ -209,10 +211,9 @@ class _Run:
                 used = used_sessions(writer.view, found) if self.fix.live else {}
             by_name = {check.name: check for check in checks}
             waiting: list[Finding] = []
-            for finding in found:
+            for finding, alone in _with_size(writer, found):
                 if self._leave_to_hermes(finding, used):
                     continue
-                alone = _is_large(writer, finding)
                 full = len(waiting) >= self.pacing.next_size()
                 if waiting and (waiting[0].check != finding.check or full or alone):
                     mended += self._mend(writer, by_name[waiting[0].check], waiting)
@@ -266,7 +267,9 @@ class _Run:
         if writer.beside is not None:
             writer.beside.wrote(writer.connection)
             self.pacing.crowd(writer.beside.crowded or writer.beside.somebody_waited(writer.connection))
-        self.pacing.rest()
+        # Where nobody else has the store open nobody waits, and whoever comes is seen at the next look.
+        if self.fix.live:
+            self.pacing.rest()
         return sum(change.state == DONE for change in changes)
 
     def _watch_for_others(self, writer: Writer) -> None:
@@ -275,7 +278,7 @@ class _Run:
         Where it had it open from the start, make sure that everybody has the same files still. Raises GaveWayError.
         """
         now = time.monotonic()
-        if now - self.looked_at < _LOOK_EVERY:
+        if now - self.looked_at < LOOK_EVERY:
             return
         self.looked_at = now
         if writer.beside is not None:
@@ -338,16 +341,28 @@ class _Run:
             yield change.became(GONE, "no longer shows the fault") if gone else change
 
 
-def _is_large(writer: Writer, finding: Finding) -> bool:
-    """Whether a row is so large that its transaction should have no other."""
-    table = writer.view.shape.tables.get(finding.table.lower())
-    if table is None or len(table.primary_key) != 1 or isinstance(finding.key, tuple):
-        return False
+def _with_size(writer: Writer, findings: Iterable[Finding]) -> Iterator[tuple[Finding, bool]]:
+    """Give each finding with whether its row is so large that its transaction should have no other."""
+    waiting = iter(findings)
+    while some := list(islice(waiting, _SIZED_AT_ONCE)):
+        large = {row for table in {finding.table for finding in some} for row in _large_rows(writer, table, some)}
+        for finding in some:
+            yield finding, finding.row in large
+
+
+def _large_rows(writer: Writer, name: str, findings: Iterable[Finding]) -> Iterator[tuple[str, Key]]:
+    """Give which rows of a table are large, of those with a key of one column."""
+    table = writer.view.shape.tables.get(name.lower())
+    if table is None or len(table.primary_key) != 1:
+        return
+    keys = [each.key for each in findings if each.table == name and not isinstance(each.key, tuple)]
+    among, cells = in_keys(quote(table.primary_key[0]), keys)
     # octet_length() reads the row's header, not the cell.
     size = " + ".join(f"coalesce(octet_length({quote(column.name)}), 0)" for column in table.columns.values())
-    sql = f"SELECT {size} FROM {quote(table.name)} WHERE {quote(table.primary_key[0])} IS ?"
-    row = writer.connection.execute(sql, (finding.key,)).fetchone()
-    return row is not None and isinstance(row[0], int) and row[0] > _LARGE_ROW
+    sql = f"SELECT {quote(table.primary_key[0])} FROM {quote(table.name)} WHERE {among} AND {size} > {_LARGE_ROW}"
+    with writer.view.reader.pinned():
+        for (key,) in writer.view.rows(sql, cells):
+            yield name, key
 
 
 def _until_stopped(stop: Stop, progress: Progress | None) -> Progress:

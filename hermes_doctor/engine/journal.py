@@ -185,18 +185,14 @@ class Journal:
                 }
             )
             number = int(self._database.execute("SELECT max(number) FROM changesets").fetchone()[0])
-            self._table("receipts").insert_all(
-                {
-                    "run": run,
-                    "number": number,
-                    "check": receipt.check,
-                    "table": receipt.table,
-                    "key": json.dumps(receipt.key),
-                    "action": receipt.action,
-                    "state": receipt.state,
-                    "reason": receipt.reason,
-                }
-                for receipt in receipts
+            # Not insert_all(), which takes longer over a receipt than all else that is done with its row.
+            self._database.conn.executemany(
+                'INSERT INTO receipts (run, number, "check", "table", key, action, state, reason)'
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    (run, number, each.check, each.table, json.dumps(each.key), each.action, each.state, each.reason)
+                    for each in receipts
+                ),
             )
         return number
 

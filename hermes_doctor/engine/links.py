@@ -7,7 +7,7 @@ make a reference dangle that did not.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import apsw
 
@@ -46,34 +46,35 @@ def dangling_before(connection: apsw.Connection, changes: Sequence[RowChange]) -
         for value in change.key.values()
     }
     made = (change for change in changes if change.op is Op.INSERT)
+    links = {table: _links(connection, table) for table in {change.table for change in changes}}
     return {reference for change in made for reference in _pointing_at(connection, change)} | {
         (change.table, column, shown)
         for change in changes
-        for column, value, parent in _references(connection, change.table, change.before)
+        for column, value, parent in _references(links[change.table], change.before)
         if (parent, shown := json.dumps(json_key(value))) not in deleted
         and not _exists(connection, change.table, column, value)
     }
 
 
 def newly_dangling(
-    connection: apsw.Connection, table: str, row: Mapping[str, Cell], allowed: Iterable[Reference]
+    connection: apsw.Connection, table: str, row: Mapping[str, Cell], allowed: Collection[Reference]
 ) -> str | None:
     """Return the first column of a restored row whose reference points at no row and is not an allowed one."""
-    known = set(allowed)
-    for column, value, _parent in _references(connection, table, row):
-        if (table, column, json.dumps(json_key(value))) not in known and not _exists(connection, table, column, value):
+    for column, value, _parent in _references(_links(connection, table), row):
+        if (table, column, json.dumps(json_key(value))) not in allowed and not _exists(
+            connection, table, column, value
+        ):
             return column
     return None
 
 
-def left_dangling(connection: apsw.Connection, removed: RowChange, allowed: Iterable[Reference]) -> str | None:
+def left_dangling(connection: apsw.Connection, removed: RowChange, allowed: Collection[Reference]) -> str | None:
     """Return the first table and column that newly refer to a row that has been removed, and is no more an allowed one.
 
     ``allowed``: what `dangling_before` gave when the row was made.
     """
-    known = set(allowed)
     for table, column, key in _pointing_at(connection, removed):
-        if (table, column, key) not in known:
+        if (table, column, key) not in allowed:
             return f"{table}.{column}"
     return None
 
@@ -90,14 +91,19 @@ def _pointing_at(connection: apsw.Connection, change: RowChange) -> Iterator[Ref
             yield str(table), str(column), json.dumps([json_key(part) for part in key])
 
 
-def _references(connection: apsw.Connection, table: str, row: Mapping[str, Cell]) -> Iterator[tuple[str, Cell, str]]:
-    """Give column, value and parent table of each reference that the row holds; single-column ones only."""
-    keys = connection.execute(
+def _links(connection: apsw.Connection, table: str) -> list[tuple[str, str]]:
+    """Return the columns of a table that refer to another, and to which; single-column references only."""
+    found = connection.execute(
         'SELECT "from", "table" FROM pragma_foreign_key_list(?) GROUP BY id HAVING count(*) = 1', (table,)
-    ).fetchall()
-    for column, parent in keys:
-        if row.get(str(column)) is not None:
-            yield str(column), row[str(column)], str(parent)
+    )
+    return [(str(column), str(parent)) for column, parent in found]
+
+
+def _references(links: Iterable[tuple[str, str]], row: Mapping[str, Cell]) -> Iterator[tuple[str, Cell, str]]:
+    """Give column, value and parent table of each reference that the row holds."""
+    for column, parent in links:
+        if row.get(column) is not None:
+            yield column, row[column], parent
 
 
 def _exists(connection: apsw.Connection, table: str, column: str, value: Cell) -> bool:

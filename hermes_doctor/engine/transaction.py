@@ -7,13 +7,14 @@ leaves the store and a journal that knows at least as much.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import apsw
 
-from hermes_doctor.engine.changes import Op, UnreadableChangeError, changes_of, column_order
+from hermes_doctor.engine.changes import Op, RowChange, UnreadableChangeError, changes_of, column_order
 from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, RowMovedError
 from hermes_doctor.engine.defects import defect
 from hermes_doctor.engine.file_changes import FileMovedError
@@ -24,7 +25,9 @@ from hermes_doctor.engine.model import Check, Finding, Safety
 from hermes_doctor.engine.rows import find_again
 from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.writer import Writer
-from hermes_doctor.store.cells import Cell, Key, json_key, quote
+from hermes_doctor.store.cells import Key, json_key, quote
+from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.shape import Table
 from hermes_doctor.store.view import StoreView
 
 #: The states of one row's change, as reports show them.
@@ -61,6 +64,10 @@ class Change:
 _Touched = dict[tuple[str, int], int]
 
 
+#: How many rows are asked about in one statement.
+_AT_ONCE = 500
+
+
 class UncoveredError(Exception):
     """The changeset does not cover every row that was touched: the transaction must not stand."""
 
@@ -79,13 +86,13 @@ def mend_rows(
     begun = time.monotonic()
     try:
         reach(Step.BEGUN)
-        changes, changeset, order = _mend(writer, check, fix, findings, unsafe=unsafe)
+        changes, changeset, order, rows = _mend(writer, check, fix, findings, unsafe=unsafe)
         if not changeset and not (fix.derived and any(change.state == DONE for change in changes)):
             connection.execute("ROLLBACK")
             return changes, time.monotonic() - begun
         reach(Step.CHANGESET)
         receipts = [_receipt(change) for change in changes]
-        dangling = dangling_before(connection, list(changes_of(changeset, order)))
+        dangling = dangling_before(connection, rows)
         number = writer.journal.write_pending(writer.run, check.name, changeset, order, dangling, receipts)
         reach(Step.PENDING)
         writer.commit()
@@ -166,8 +173,11 @@ def _receipt(change: Change) -> Receipt:
 
 def _mend(
     writer: Writer, check: Check, fix: Fix, findings: Sequence[Finding], *, unsafe: bool
-) -> tuple[list[Change], bytes, dict[str, list[str]]]:
-    """Do the work between BEGIN and the journal; return the changes, the changeset and its tables' columns."""
+) -> tuple[list[Change], bytes, dict[str, list[str]], list[RowChange]]:
+    """Do the work between BEGIN and the journal.
+
+    Return what became of the findings, the changeset, its tables' columns, and what it says row by row.
+    """
     connection, view = writer.connection, writer.view
     attached = _attachable(view)
     with _recording(connection, attached) as session, _watching(connection, view) as touched:
@@ -182,8 +192,8 @@ def _mend(
         reach(Step.MENDED)
         changeset = session.changeset()
     order = column_order(view.shape, attached)
-    _require_cover(connection, view, touched, changeset, order)
-    return changes, changeset, order
+    rows = _covered(connection, view, touched, changeset, order)
+    return changes, changeset, order, rows
 
 
 def _mend_one(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None, *, unsafe: bool) -> Change:
@@ -263,38 +273,48 @@ def _watching(connection: apsw.Connection, view: StoreView) -> Iterator[_Touched
         connection.set_update_hook(None)
 
 
-def _require_cover(
+def _covered(
     connection: apsw.Connection,
     view: StoreView,
     touched: _Touched,
     changeset: bytes,
     order: dict[str, list[str]],
-) -> None:
-    """Make sure that the changeset can take back every row that was touched.
+) -> list[RowChange]:
+    """Return what the changeset says, once it is sure that it can take back every row that was touched.
 
     The session extension leaves out tables without a primary key and rows with a NULL in it. A touched row that
     still exists must have a whole key; of those that are gone, as many must be in the changeset as deletions. Raises
     UncoveredError.
     """
     try:
-        deleted: dict[str, int] = {}
-        for change in changes_of(changeset, order):
-            if change.op is Op.DELETE:
-                deleted[change.table] = deleted.get(change.table, 0) + 1
+        rows = list(changes_of(changeset, order))
     except UnreadableChangeError as error:
         raise UncoveredError(f"a row holds {error}") from error
-    gone: dict[str, int] = {}
+    deleted = Counter(row.table for row in rows if row.op is Op.DELETE)
+    touched_in: dict[str, dict[int, int]] = {}
     for (name, rowid), first in touched.items():
-        table = view.shape.tables[name.lower()]
-        if name not in order or table.rowid is None:
+        touched_in.setdefault(name, {})[rowid] = first
+    gone: Counter[str] = Counter()
+    for name, kinds in touched_in.items():
+        if name not in order or view.shape.tables[name.lower()].rowid is None:
             raise UncoveredError(f"table {name} has no primary key")
-        key = ", ".join(quote(column) for column in table.primary_key)
-        row: tuple[Cell, ...] | None = connection.execute(
-            f"SELECT {key} FROM {quote(name)} WHERE {table.rowid} = ?", (rowid,)
-        ).fetchone()
-        if row is not None and any(part is None for part in row):
-            raise UncoveredError(f"a row of {name} has no whole primary key")
-        if row is None and first != apsw.SQLITE_INSERT:
-            gone[name] = gone.get(name, 0) + 1
-    if gone != deleted:
+        there = _with_whole_key(connection, view.shape.tables[name.lower()], list(kinds))
+        gone[name] = sum(kind != apsw.SQLITE_INSERT and rowid not in there for rowid, kind in kinds.items())
+    if +gone != deleted:
         raise UncoveredError("a deleted row is not in the record of changes")
+    return rows
+
+
+def _with_whole_key(connection: apsw.Connection, table: Table, rowids: Sequence[int]) -> set[int]:
+    """Return which of these rows are there. Raises UncoveredError for one with a NULL in its key."""
+    no_key = " OR ".join(f"{quote(column)} IS NULL" for column in table.primary_key)
+    there: set[int] = set()
+    for start in range(0, len(rowids), _AT_ONCE):
+        among, cells = in_keys(str(table.rowid), rowids[start : start + _AT_ONCE])
+        for rowid, lacks in connection.execute(
+            f"SELECT {table.rowid}, {no_key} FROM {quote(table.name)} WHERE {among}", cells
+        ):
+            if lacks:
+                raise UncoveredError(f"a row of {table.name} has no whole primary key")
+            there.add(int(rowid))
+    return there

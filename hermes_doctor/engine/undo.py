@@ -41,7 +41,7 @@ from hermes_doctor.engine.settle import settle_pending
 from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.stopping import Stop
 from hermes_doctor.engine.transaction import Change
-from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
+from hermes_doctor.engine.writer import LOOK_EVERY, Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
@@ -253,18 +253,21 @@ def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, sto
         writer.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
         settle_pending(writer)
         match_trigrams(writer.connection, writer.view.shape)
+        looked_at = float("-inf")
         for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN]):
-            others = writer.others()
-            if others:
-                stop.ask(f"{named(others)} opened the store meanwhile")
+            if time.monotonic() - looked_at >= LOOK_EVERY:
+                others = writer.others()
+                looked_at = time.monotonic()
+                if others:
+                    stop.ask(f"{named(others)} opened the store meanwhile")
             if stop:
                 break
             begun = time.monotonic()
             for change in _take_back(writer, entry):
                 undo.changes.add(change)
             undo.transactions += 1
+            # No rest: nobody else has the store open, and whoever comes is seen at the next look.
             pacing.note(1, time.monotonic() - begun)
-            pacing.rest()
     checkpoint_if_alone(writer.bundle)
     undo.holds = pacing.summary()
     if not any(True for _ in journal.entries(undo.run, states=[APPLIED, UNKNOWN])):

@@ -26,6 +26,9 @@ from hermes_doctor.store.writing import open_for_writing
 if TYPE_CHECKING:
     from hermes_doctor.engine.live import Beside
 
+#: Seconds between two looks whether somebody else has opened the store meanwhile.
+LOOK_EVERY = 1.0
+
 
 @dataclass
 class Writer:

@@ -142,7 +142,7 @@ def _verdict(text: str, layers: int) -> Unwrapped | Refusal | None:
     if _deeper_than_limit(text):
         return Refusal(f"its lists and objects are nested more than {MAX_DEPTH} deep")
     try:
-        json.loads(text, parse_int=_check_digits, parse_float=_ignore)
+        _PARSER.decode(text)
     except _TooManyDigitsError:
         return Refusal(f"it holds a number with more than {MAX_DIGITS:,} digits, which hermes cannot load")
     except ValueError:
@@ -175,3 +175,7 @@ def _check_digits(number: str) -> None:
 
 def _ignore(_number: str) -> None:
     """Floating-point numbers of any length load; their value is of no interest here."""
+
+
+#: Made once: to make one takes longer than to parse most cells.
+_PARSER = json.JSONDecoder(parse_int=_check_digits, parse_float=_ignore)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.search_index import stops_at_nul
@@ -54,11 +55,18 @@ def cut_unknown(view: StoreView, rows: Sequence[int]) -> set[int]:
 
 def goes_into_trigrams(shape: Shape, columns: Collection[str]) -> bool:
     """Whether updating these columns makes a trigger write to the trigram index."""
-    for sql in shape.triggers.values():
-        fired = _UPDATES.search(sql) if "messages_fts_trigram" in sql else None
-        if fired is None:
-            continue
-        named = fired["columns"]
-        if named is None or not {name.strip(" \t\n\"'`[]").lower() for name in named.split(",")}.isdisjoint(columns):
-            return True
-    return False
+    watched = [_watched(sql) for sql in shape.triggers.values() if "messages_fts_trigram" in sql]
+    return any(names is None or not names.isdisjoint(columns) for names in watched)
+
+
+@lru_cache(maxsize=32)
+def _watched(trigger: str) -> frozenset[str] | None:
+    """Return the columns of messages of which an update fires the trigger, none for a trigger of other events.
+
+    None: whichever column is updated.
+    """
+    fired = _UPDATES.search(trigger)
+    if fired is None:
+        return frozenset()
+    named = fired["columns"]
+    return None if named is None else frozenset(name.strip(" \t\n\"'`[]").lower() for name in named.split(","))
