@@ -20,7 +20,7 @@ from hermes_doctor.engine.model import (
 from hermes_doctor.store.cells import BadText, Cell, Key, quote
 from hermes_doctor.store.reader import Values, in_keys
 from hermes_doctor.store.shape import Table
-from hermes_doctor.store.sifting import Sifted, sift
+from hermes_doctor.store.sifting import Sifted, Sifter, sift
 from hermes_doctor.store.view import StoreView
 
 
@@ -118,11 +118,18 @@ def lay(
     return Pass(table, (*wanted, *flags), tuple(laid), folded, len(key))
 
 
-def run_pass(laid_over: Pass, view: StoreView, failed: Callable[[Check, Exception], None]) -> Iterator[Finding]:
-    """Read the table once and give what the rules find; a rule that fails on a row is reported to ``failed``."""
+def run_pass(
+    laid_over: Pass, view: StoreView, failed: Callable[[Check, Exception], None], sifting: Sifting | None = None
+) -> Iterator[Finding]:
+    """Read the table once and give what the rules find; a rule that fails on a row is reported to ``failed``.
+
+    ``sifting``: where what the ranges come to is from, if not from reading them.
+    """
     folds = [(each, each.rule.start(view)) for each in laid_over.folded]
-    read = _by_ranges if laid_over.table.rowid is not None else _at_once
-    yield from read(laid_over, folds, view, failed)
+    if laid_over.table.rowid is not None:
+        yield from _by_ranges((sifting or sift_pass)(laid_over, view), laid_over, folds, view, failed)
+    else:
+        yield from _at_once(laid_over, folds, view, failed)
     for each, fold in folds:
         try:
             yield from fold.findings()
@@ -131,12 +138,16 @@ def run_pass(laid_over: Pass, view: StoreView, failed: Callable[[Check, Exceptio
 
 
 def _by_ranges(
-    laid_over: Pass, folds: Sequence[tuple[_Folded, Fold]], view: StoreView, failed: Callable[[Check, Exception], None]
+    ranges: Iterator[Sifted],
+    laid_over: Pass,
+    folds: Sequence[tuple[_Folded, Fold]],
+    view: StoreView,
+    failed: Callable[[Check, Exception], None],
 ) -> Iterator[Finding]:
     """Sift the table range after range, and look at those rows that come out."""
     rowid = laid_over.table.rowid
     listed = f"{rowid} IN (SELECT value FROM json_each('[' || ?1 || ']'))"
-    for sifted in sift_pass(laid_over, view):
+    for sifted in ranges:
         values = iter(sifted.values)
         suspects = set[str]()
         for laid in laid_over.laid:
@@ -161,7 +172,16 @@ def _by_ranges(
 
 
 def sift_pass(laid_over: Pass, view: StoreView) -> Iterator[Sifted]:
-    """Read the table of a pass once. What comes out of a range, in this order:
+    """Read the table of a pass once, whole."""
+    return sift(view.reader, sifter_of(laid_over, view))
+
+
+#: Gives what each range of a pass comes to, in order; together they are the whole table.
+Sifting = Callable[[Pass, StoreView], Iterator[Sifted]]
+
+
+def sifter_of(laid_over: Pass, view: StoreView) -> Sifter:
+    """Return what is asked of each range for a pass. What comes out, in this order:
 
     of each row rule the rowids of its suspects, with commas between, and where it has a sieve, whether that was clean;
     of each fold its totals, and the rowids that it is to be told of. Rowids are None where there are none.
@@ -185,7 +205,7 @@ def sift_pass(laid_over: Pass, view: StoreView) -> Iterator[Sifted]:
         for each in laid_over.folded
         for column in each.told.neighbours
     }
-    return sift(view.reader, laid_over.table, totals, condense, neighbours)
+    return Sifter(laid_over.table, totals, condense, neighbours)
 
 
 def _keys_of(laid_over: Pass, condition: str) -> str:

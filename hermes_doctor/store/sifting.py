@@ -49,48 +49,60 @@ class Sifted:
 Condense = Callable[[Values], Values]
 
 
-@dataclass(frozen=True)
-class _Sieve:
-    """The statements over one table: each is of rowids, both ends inclusive."""
+class Sifter:
+    """What is asked of each range of a table with a rowid.
 
-    totals: str
-    following: str
-    condense: Condense
-
-
-def sift(
-    reader: Reader,
-    table: Table,
-    totals: Sequence[str],
-    condense: Condense = tuple,
-    neighbours: Mapping[str, str] = _NONE,
-) -> Iterator[Sifted]:
-    """Give what all rows of a table with a rowid come to, range after range in the order of their keys.
-
-    ``totals`` are aggregate expressions of SQL over the table, which is not aliased; ``condense`` makes less of their
+    ``totals``: aggregate expressions of SQL over the table, which is not aliased; ``condense`` makes less of their
     values. ``neighbours``: names, and expressions over a row, of what they may name as ``name_before`` and
-    ``name_behind``: of the rows with the next rowids. Ranges without a row are left out.
+    ``name_behind``: of the rows with the next rowids.
     """
-    rowid, source = table.rowid, quote(table.name)
-    assert rowid is not None, "only for tables with a rowid"
-    beside = "".join(_join(table, neighbours, side) for side in ("before", "behind")) if neighbours else ""
-    where = f"{source}.{rowid} >= ?1 AND {source}.{rowid} <= ?2"
-    sieve = _Sieve(
-        totals=f"SELECT count(*), {', '.join(totals)} FROM {source}{beside} WHERE {where}",
-        following=f"SELECT min({rowid}) FROM {source} WHERE {rowid} > ?1",
-        condense=condense,
-    )
-    # One statement for each end: SQLite looks up one of them, and reads all rows for both.
-    first = reader.value(f"SELECT min({rowid}) FROM {source}")
-    last = reader.value(f"SELECT max({rowid}) FROM {source}")
-    low = first if isinstance(first, int) else None
-    while low is not None and isinstance(last, int):
-        several = reader.threads if last - low >= _WORTH_THREADS else 1
+
+    def __init__(
+        self, table: Table, totals: Sequence[str], condense: Condense = tuple, neighbours: Mapping[str, str] = _NONE
+    ) -> None:
+        rowid, source = table.rowid, quote(table.name)
+        assert rowid is not None, "only for tables with a rowid"
+        beside = "".join(_join(table, neighbours, side) for side in ("before", "behind")) if neighbours else ""
+        where = f"{source}.{rowid} >= ?1 AND {source}.{rowid} <= ?2"
+        self.condense = condense
+        self.totals_sql = f"SELECT count(*), {', '.join(totals)} FROM {source}{beside} WHERE {where}"
+        self._following_sql = f"SELECT min({rowid}) FROM {source} WHERE {rowid} > ?1"
+        # One statement for each end: SQLite looks up one of them, and reads all rows for both.
+        self._first_sql, self._last_sql = (f"SELECT {end}({rowid}) FROM {source}" for end in ("min", "max"))
+
+    def ends(self, reader: Reader) -> tuple[int, int] | None:
+        """Return the first and the last rowid, None where there are no rows."""
+        first, last = reader.value(self._first_sql), reader.value(self._last_sql)
+        return (first, last) if isinstance(first, int) and isinstance(last, int) else None
+
+    def following(self, reader: Reader, key: int) -> int | None:
+        """Return the rowid of the row behind a key, None where there is none."""
+        following = reader.value(self._following_sql, (key,))
+        return following if isinstance(following, int) else None
+
+    def one(self, reader: Reader, low: int, high: int) -> tuple[int, Values]:
+        """Return how many rows one range has, and what they come to."""
+        count, *values = reader.row(self.totals_sql, (low, high)) or (0,)
+        return (count, self.condense(tuple(values))) if isinstance(count, int) and count else (0, ())
+
+
+def sift(reader: Reader, sifter: Sifter, low: int | None = None, high: int | None = None) -> Iterator[Sifted]:
+    """Give what the rows from ``low`` to ``high`` come to, range after range in the order of their keys.
+
+    Ranges without a row are left out.
+    """
+    ends = sifter.ends(reader)
+    if ends is None:
+        return
+    begin: int | None = ends[0] if low is None else max(low, ends[0])
+    last = ends[1] if high is None else min(high, ends[1])
+    while begin is not None and begin <= last:
+        several = reader.threads if last - begin >= _WORTH_THREADS else 1
         with reader.together(several) as connections:
             if not connections:
-                yield from _by_one(reader, sieve, low, last)
+                yield from _by_one(reader, sifter, begin, last)
                 return
-            low = yield from _by_threads(reader, connections, sieve, low, last)
+            begin = yield from _by_threads(reader, connections, sifter, begin, last)
 
 
 def _join(table: Table, columns: Mapping[str, str], side: str) -> str:
@@ -101,26 +113,26 @@ def _join(table: Table, columns: Mapping[str, str], side: str) -> str:
     return f" LEFT JOIN (SELECT {table.rowid} AS {key}{named} FROM {source}) ON {key} = {source}.{table.rowid} {step}"
 
 
-def _by_one(reader: Reader, sieve: _Sieve, first: int, last: int) -> Iterator[Sifted]:
+def _by_one(reader: Reader, sifter: Sifter, first: int, last: int) -> Iterator[Sifted]:
     low: int | None = first
     width = FIRST_WIDTH if reader.pace is Pace.SLICED else RANGE
     while low is not None and low <= last:
         high = min(low + width - 1, last)
         started = time.monotonic()
-        count, *values = reader.row(sieve.totals, (low, high)) or (0,)
+        count, values = sifter.one(reader, low, high)
         took = time.monotonic() - started
         if reader.pace is Pace.SLICED:
             width = min(RANGE, next_width(width, took, reader.pace))
         if count:
-            yield Sifted(low, high, sieve.condense(tuple(values)))
+            yield Sifted(low, high, values)
             low = high + 1
         else:
             # Ids can be sparse: never count through a gap.
-            low = _following(reader, sieve, high)
+            low = sifter.following(reader, high)
 
 
 def _by_threads(
-    reader: Reader, connections: Sequence[apsw.Connection], sieve: _Sieve, first: int, last: int
+    reader: Reader, connections: Sequence[apsw.Connection], sifter: Sifter, first: int, last: int
 ) -> Generator[Sifted, None, int | None]:
     """Read blocks of ranges by a thread for each connection; return where to go on once the moment is over."""
     # Here, and not with the others: it brings logging along, and small stores are read by one thread.
@@ -133,7 +145,7 @@ def _by_threads(
     def read(low: int, high: int) -> list[Sifted]:
         connection = idle.get()
         try:
-            return list(takewhile(lambda _: not stopped.is_set(), _read_block(connection, sieve, low, high)))
+            return list(takewhile(lambda _: not stopped.is_set(), _read_block(connection, sifter, low, high)))
         finally:
             idle.put(connection)
 
@@ -147,7 +159,7 @@ def _by_threads(
                 while low is not None and len(ahead) < 2 * len(connections) and (low == first or not reader.expired):
                     high = min(low + _BLOCK - 1, last)
                     ahead.append(threads.submit(read, low, high))
-                    low = _following(reader, sieve, high)
+                    low = sifter.following(reader, high)
                 if not ahead:
                     return low
                 yield from ahead.popleft().result()
@@ -160,14 +172,9 @@ def _by_threads(
                     connection.interrupt()
 
 
-def _read_block(connection: apsw.Connection, sieve: _Sieve, first: int, last: int) -> Iterator[Sifted]:
+def _read_block(connection: apsw.Connection, sifter: Sifter, first: int, last: int) -> Iterator[Sifted]:
     for low in range(first, last + 1, RANGE):
         high = min(low + RANGE - 1, last)
-        for count, *values in connection.execute(sieve.totals, (low, high)):
+        for count, *values in connection.execute(sifter.totals_sql, (low, high)):
             if count:
-                yield Sifted(low, high, sieve.condense(tuple(values)))
-
-
-def _following(reader: Reader, sieve: _Sieve, key: int) -> int | None:
-    following = reader.value(sieve.following, (key,))
-    return following if isinstance(following, int) else None
+                yield Sifted(low, high, sifter.condense(tuple(values)))

@@ -18,7 +18,7 @@ from hermes_doctor.store.pruning import is_due
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.retention import retention
 from hermes_doctor.store.shape import Shape
-from hermes_doctor.store.sifting import sift
+from hermes_doctor.store.sifting import Sifter, sift
 from hermes_doctor.store.view import StoreView
 
 #: Text as long as this, in bytes, is searched for images; structured content from `_SMALLEST` on: less is an icon.
@@ -131,7 +131,7 @@ def weigh_messages(view: StoreView) -> MessageLoads:
     where, content = image_rows(view.shape)
     for (cell,) in view.reader.walk(table, [content], where):
         loads.see(cell)
-    for sifted in sift(view.reader, table, dead_totals(view.shape)):
+    for sifted in sift(view.reader, Sifter(table, dead_totals(view.shape))):
         loads.add(*sifted.values)
     return loads
 

@@ -13,7 +13,7 @@ import pytest
 from hermes_doctor.store import sifting
 from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import Table, read_shape
-from hermes_doctor.store.sifting import sift
+from hermes_doctor.store.sifting import Sifter, sift
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
@@ -76,7 +76,7 @@ def keys_of(reader: Reader, *, where: str = "1") -> list[int]:
     """The keys that all ranges come to, in their order."""
     keys: list[int] = []
     before = None
-    for sifted in sift(reader, table_of(reader), [f"group_concat(id) FILTER (WHERE {where})"]):
+    for sifted in sift(reader, Sifter(table_of(reader), [f"group_concat(id) FILTER (WHERE {where})"])):
         assert sifted.low <= sifted.high
         assert before is None or sifted.low > before
         before = sifted.high
@@ -110,7 +110,7 @@ def test_neighbours_are_those_in_the_table_across_ranges(make: Callable[..., Sto
     }
     for condition, expected in alone.items():
         totals = [f"group_concat(t.id) FILTER (WHERE {condition})"]
-        found = [sifted.values[0] for sifted in sift(reader, table_of(reader), totals, neighbours={"id": "id"})]
+        found = [sifted.values[0] for sifted in sift(reader, Sifter(table_of(reader), totals, neighbours={"id": "id"}))]
         assert [int(key) for some in found if some for key in str(some).split(",")] == expected
 
 
@@ -122,7 +122,7 @@ def test_what_a_range_comes_to_is_made_less_of_where_it_is_read(make: Callable[.
         return (len(str(values[0]).split(",")),)
 
     reader = make(range(1, 2001)).reader(Pace.FREE, 2)
-    assert sum(s.values[0] for s in sift(reader, table_of(reader), ["group_concat(v)"], condense)) == 2000  # type: ignore[misc]  # condensed to a number
+    assert sum(s.values[0] for s in sift(reader, Sifter(table_of(reader), ["group_concat(v)"], condense))) == 2000  # type: ignore[misc]  # condensed to a number
     assert threading.current_thread().name not in readers
 
 
@@ -167,7 +167,7 @@ def test_a_moment_that_is_over_is_let_go(
     store = make(range(1, 5001))
     reader = store.reader(Pace.SNAPSHOT, 2)
     seen = 0
-    for sifted in sift(reader, table_of(reader), ["count(*)"]):
+    for sifted in sift(reader, Sifter(table_of(reader), ["count(*)"])):
         seen += int(str(sifted.values[0]))
         if sifted.high == 64:
             store.writer.execute("INSERT INTO t SELECT 5000 + id, 1 FROM t WHERE id <= 10")
@@ -198,7 +198,7 @@ def test_damage_in_one_range_is_told_when_its_turn_comes(make: Callable[..., Sto
     reader = store.reader(Pace.FREE, 2)
     reader.define("touch", fail)
     highs: list[int] = []
-    ranges = (sifted.high for sifted in sift(reader, table_of(reader), ["sum(touch(id))"]))
+    ranges = (sifted.high for sifted in sift(reader, Sifter(table_of(reader), ["sum(touch(id))"])))
     with pytest.raises(apsw.CorruptError):
         highs.extend(ranges)
     assert highs
@@ -214,7 +214,7 @@ def test_whoever_stops_early_waits_for_nobody(make: Callable[..., Store], eager:
         return key
 
     reader.define("slow", slow)
-    ranges = sift(reader, table_of(reader), ["sum(slow(id))"])
+    ranges = sift(reader, Sifter(table_of(reader), ["sum(slow(id))"]))
     next(ranges)
     begun = time.monotonic()
     ranges.close()  # type: ignore[attr-defined]  # a generator

@@ -14,7 +14,7 @@ import pytest
 from checks.broken_turns import CHECK
 from hermes_doctor.store import turns
 from hermes_doctor.store.reader import Pace
-from hermes_doctor.store.sifting import sift
+from hermes_doctor.store.sifting import Sifter, sift
 from hermes_doctor.store.turns import broken_turns, ids_of_calls
 from tests.checks.support import by_key, findings_of
 from tests.oracle.home import Home
@@ -120,7 +120,9 @@ def test_whole_turns_are_not_doubtful(made: Path, tmp_path: Path) -> None:
     with view_of(store) as view:
         doubtful = f"group_concat(messages.id) FILTER (WHERE {turns.doubtful_sql(view.shape)})"
         neighbours = {column: column for column in turns.NEIGHBOURS}
-        [found] = sift(view.reader, view.shape.tables["messages"], [doubtful, "count(*)"], neighbours=neighbours)
+        [found] = sift(
+            view.reader, Sifter(view.shape.tables["messages"], [doubtful, "count(*)"], neighbours=neighbours)
+        )
         assert found.values == (None, 42)
 
 
