@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hermes_doctor.engine.journal import Run
-from hermes_doctor.engine.run_index import NAME, RunIndex, state_folder
+from hermes_doctor.engine.run_index import RunIndex
+from hermes_doctor.engine.state_file import NAME, state_folder
 
 
 def made(name: str, at: float) -> Run:
