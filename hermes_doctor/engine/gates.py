@@ -136,7 +136,10 @@ def _reasons(
     if not fitness.fit:
         yield f"SQLite {fitness.version} of APSW is not fit for writing to a store: {fitness.advice}, {_AGAIN}"
     yield from _wrong_user(scan, bundle, command)
-    yield from _held_live(scan, bundle) if live else _held(scan, name)
+    if live:
+        yield from _held_live(scan, bundle)
+    else:
+        yield from _held(scan, name, "; or mend beside it what is safe there: --live" if command == ("fix",) else "")
     yield from _read_only(bundle)
     yield from _no_room(bundle, planned, backup, free)
 
@@ -170,13 +173,14 @@ def _stop_hermes(scan: StoreScan) -> str:
     return f"stop it first ({hermes} gateway stop; close the CLI, the TUI and the desktop app)"
 
 
-def _held(scan: StoreScan, name: str) -> Iterator[str]:
+def _held(scan: StoreScan, name: str, way_out: str) -> Iterator[str]:
+    """``way_out``: what else may be done about a holder that can be named."""
     if scan.held == "no":
         return
     stop = f"{_stop_hermes(scan)}, {_AGAIN}"
     holders = named(scan.holders)
     if holders:
-        yield f"{holders} {'has' if len(scan.holders) == 1 else 'have'} {name} open: {stop}"
+        yield f"{holders} {'has' if len(scan.holders) == 1 else 'have'} {name} open: {stop}{way_out}"
     elif scan.held == "yes":
         yield f"a process that cannot be seen from here (of another container or user) has {name} open: {stop}"
     else:

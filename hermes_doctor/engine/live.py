@@ -98,7 +98,7 @@ def others_astray(bundle: Bundle, files: Generation) -> str | None:
         return f"process {hidden[0]} cannot be looked into, and it may have another log of the store open"
     astray = [Holder(each.pid, each.name) for each in strangers(bundle, files)]
     if astray:
-        return f"{named(astray)} has files of the store open that were deleted, or replaced by others"
+        return f"{named(astray)} has not just the files open that lie there: they were deleted, moved, or replaced"
     if holding.deleted_sidecar:
         return f"{named(holding.holders)} has a log of the store open that was deleted"
     return None
@@ -137,15 +137,11 @@ def used_sessions(view: StoreView, findings: Iterable[Finding]) -> dict[Key, str
 class Beside:
     """One run's place beside a living hermes: it takes the write lock only where nobody is kept waiting."""
 
-    def __init__(self, bundle: Bundle, stop: Stop, *, patience: float = PATIENCE_SECONDS) -> None:
-        """Look at the files. ``patience``: seconds that the lock may not be had before the work ends for good.
-
-        Raises GaveWayError where they are not as `obstacles` wants them.
-        """
+    def __init__(self, bundle: Bundle, stop: Stop) -> None:
+        """Look at the files. Raises GaveWayError where they are not as `obstacles` wants them."""
         self._path: Path = bundle.real_path
         self._bundle = bundle
         self._stop = stop
-        self._patience = patience
         self._version: int | None = None
         #: Whether somebody else was found writing when the lock was last asked for.
         self.crowded = False
@@ -196,7 +192,7 @@ class Beside:
         waited = time.monotonic() - begun
         if self._stop:
             raise GaveWayError(self._stop.reason or "")
-        if waited > self._patience:
+        if waited > PATIENCE_SECONDS:
             raise GaveWayError(
                 f"hermes has been writing for {waited:.0f} seconds without a pause; the same command carries on"
             )

@@ -7,12 +7,15 @@ since closing a descriptor would drop the locks that this process holds on the f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_doctor.host.bundle import Bundle, open_here, sidecar
-from hermes_doctor.host.openers import File, Opener, openers
+from hermes_doctor.host.openers import Opener, openers
+
+#: Whoever opens a store has its log a moment later, and SQLite deletes one just before it closes it.
+_MOMENT = 0.1
 
 #: A file, by its device and inode.
 Id = tuple[int, int]
@@ -39,17 +42,27 @@ def generation(store: Path) -> Generation | None:
         return None
 
 
-def strangers(bundle: Bundle, files: Generation) -> Iterator[Opener]:
-    """Give the processes that have another file open than the one that lies there, or one that was deleted."""
-    for opener in openers(bundle):
-        if opener.deleted or any(
-            file is not None and (file.device, file.inode) != wanted for file, wanted in _pairs(opener, files)
-        ):
-            yield opener
+def strangers(bundle: Bundle, files: Generation) -> list[Opener]:
+    """Return the processes that may write to a store and have not just these three files of it open.
+
+    That is other ones, deleted ones, or fewer: a log that was renamed is found under no name of the store's.
+    """
+    found = _astray(bundle, files)
+    if not found:
+        return []
+    time.sleep(_MOMENT)
+    return [each for each in _astray(bundle, files) if each in found]
 
 
-def _pairs(opener: Opener, files: Generation) -> tuple[tuple[File | None, Id], ...]:
-    return (opener.store, files.store), (opener.log, files.log), (opener.index, files.index)
+def _astray(bundle: Bundle, files: Generation) -> list[Opener]:
+    return [each for each in openers(bundle) if each.store.writes and _files_of(each) != files]
+
+
+def _files_of(opener: Opener) -> Generation | None:
+    store, log, index = opener.store, opener.log, opener.index
+    if log is None or index is None or opener.deleted:
+        return None
+    return Generation((store.device, store.inode), (log.device, log.inode), (index.device, index.inode))
 
 
 def _id(path: Path) -> Id:

@@ -212,7 +212,7 @@ def test_yes_of_the_environment_answers_nothing(damaged: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--live", "--live"),
+        ("--live=yes", "--live"),
         ("--fail-on=never", "--fail-on"),
         ("--backup=sometimes", "sometimes"),
         ("--check=open-zombie", "Did you mean open-zombies?"),
