@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from pathlib import Path
 _LARGEST = 64 * 1024 * 1024
 _LONGEST_ID = 255
 _DUMP = "request_dump_"
+#: No clock of a file system is coarser (that of FAT goes by two seconds).
+_TICK_NS = 2_500_000_000
 #: Databases of a home besides its store: what is found by looking, and what is known by name where a folder may be
 #: entered but not listed.
 _DATABASES = ("*.db", "cron/*.db", "kanban/boards/*/kanban.db")
@@ -72,7 +75,7 @@ def transcript_exists(home: Path, session_id: str) -> bool:
         return True
     for folder in folders:
         try:
-            names, dumps = _listed(folder, folder.stat().st_mtime_ns)
+            names, dumps = _names(folder)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:
@@ -119,6 +122,13 @@ def _session_folders(home: Path) -> tuple[list[Path], bool]:
         # Hermes would take it as relative to wherever it was started.
         return [own], False
     return [own, Path(moved)], True
+
+
+def _names(folder: Path) -> tuple[frozenset[str], tuple[str, ...]]:
+    changed = folder.stat().st_mtime_ns
+    # Of two changes within one tick of the file system's clock, the second shows no new time.
+    settled = abs(time.time_ns() - changed) > _TICK_NS
+    return _listed(folder, changed) if settled else _listed.__wrapped__(folder, changed)
 
 
 @lru_cache(maxsize=16)

@@ -88,6 +88,17 @@ def test_a_transcript_is_known_by_its_name(tmp_path: Path, name: str) -> None:
     assert not transcript_exists(tmp_path, "s1")
 
 
+def test_a_transcript_that_comes_within_a_tick_of_the_clock_is_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    moment = folder.stat().st_mtime_ns
+    assert not transcript_exists(tmp_path, "s1")
+    (folder / "s1.json").touch()
+    # As most file systems have it: of two changes within some milliseconds, the second shows no new time.
+    os.utime(folder, ns=(moment, moment))
+    assert transcript_exists(tmp_path, "s1")
+
+
 def test_a_name_that_was_made_harmless(tmp_path: Path) -> None:
     """Later releases replace what is no word character in a dump's name, and add a hash."""
     (tmp_path / "sessions").mkdir()
