@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -537,6 +537,168 @@ def test_a_table_without_rowids_is_a_doubt(tmp_path: Path) -> None:
     with reading(path, Pace.SLICED) as (reader, table):
         assert unchanged(reader, table, [Stretch(1, 1, 0, b"", b"", b"", b"")]).doubt == recording.doubt
     connection.close()
+
+
+def test_another_table_of_the_same_name_is_another(tmp_path: Path) -> None:
+    """The old one is still there, in the same page, and the statement is the same."""
+    path = tmp_path / "store.db"
+    connection = plain(path, rows=10)
+    old = recorded(path)
+    assert old.stretches[0].parent == 0
+    connection.execute("ALTER TABLE t RENAME TO before")
+    connection.execute(TABLE)
+    fill(connection, 1, 10)
+    assert proven(path, old.stretches) == []
+    connection.close()
+
+
+@pytest.mark.usefixtures("short")
+def test_each_stretch_is_given_in_a_slice_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    plain(path).close()
+    rests: list[float] = []
+    monkeypatch.setattr("time.sleep", rests.append)
+    with reading(path, Pace.SLICED) as (reader, table):
+        reader.rests = True
+        for given, _ in enumerate(record(reader, table), 1):
+            assert len(rests) == given
+
+
+class Pages:
+    """A store's pages, to be damaged by hand; of 1024 bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.data = bytearray(path.read_bytes())
+
+    def page(self, number: int) -> memoryview:
+        return memoryview(self.data)[(number - 1) * 1024 : number * 1024]
+
+    def cell(self, number: int, place: int) -> memoryview:
+        page = self.page(number)
+        at = (12 if page[0] == 5 else 8) + 2 * place
+        return page[int.from_bytes(page[at : at + 2], "big") :]
+
+    def child(self, number: int, place: int) -> int:
+        return int.from_bytes(self.cell(number, place)[:4], "big")
+
+    def set_key(self, number: int, place: int, key: int) -> None:
+        """Change a number that divides two pages; both it and the old one have two bytes."""
+        cell = self.cell(number, place)
+        assert cell[4] >= 0x80 > cell[5]
+        cell[4], cell[5] = 0x80 | key >> 7, key & 0x7F
+
+    def key(self, number: int, place: int) -> int:
+        cell = self.cell(number, place)
+        assert cell[4] >= 0x80 > cell[5]
+        return (cell[4] & 0x7F) << 7 | cell[5]
+
+
+def root_of(path: Path) -> int:
+    connection = connect(path)
+    root = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 't'").fetchall()[0][0]
+    connection.close()
+    assert isinstance(root, int)
+    return root
+
+
+def holding(old: Recorded, rowid: int) -> Stretch:
+    return next(stretch for stretch in old.stretches if stretch.low <= rowid <= stretch.high)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("low_or_high", [-1, 1])
+@pytest.mark.parametrize("within", [True, False])
+@pytest.mark.parametrize("deep", [True, False])
+def test_a_number_that_leads_to_the_wrong_leaf_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deep: bool, within: bool, low_or_high: int
+) -> None:
+    """All leaves are as they were, and a row is not found where the tree says that it is."""
+    monkeypatch.setattr(module, "STRETCH_ROWS", 60 if within else 20)
+    path = tmp_path / "store.db"
+    plain(path, rows=6000 if deep else 1500).close()
+    old = recorded(path)
+    damaged = Pages(path)
+    root = root_of(path)
+    assert (damaged.page(damaged.child(root, 0))[0] == 5) is deep
+    # Deep, the number between two parents; else one that divides the leaves of a stretch, or two stretches.
+    place = 0 if deep else 10
+    while not deep and (holding(old, damaged.key(root, place)).high == damaged.key(root, place)) is within:
+        place += 1
+    key = damaged.key(root, place)
+    damaged.set_key(root, place, key + low_or_high)
+    path.write_bytes(damaged.data)
+    kept = proven(path, old.stretches)
+    # Too low a number hides the last row before it, too high a one the first behind it.
+    hidden = key if low_or_high < 0 else key + 1
+    assert holding(old, hidden) not in kept
+    assert len(kept) >= len(old.stretches) - 2
+    recording, made = outcome(path)
+    assert recording.doubt == "the rowids of the tree are in disorder"
+    assert [stretch.digest for stretch in made] == [stretch.digest for stretch in old.stretches[: len(made)]]
+
+
+@pytest.mark.usefixtures("short")
+def test_odd_trees_are_doubts(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    plain(path, rows=60, size=2200).close()
+    root = root_of(path)
+    whole = path.read_bytes()
+
+    def doubt(damage: Callable[[Pages], None]) -> str | None:
+        path.write_bytes(whole)
+        damaged = Pages(path)
+        damage(damaged)
+        path.write_bytes(damaged.data)
+        return outcome(path)[0].doubt
+
+    def of_root(at: int, *data: int) -> Callable[[Pages], None]:
+        def damage(pages: Pages) -> None:
+            pages.page(root)[at : at + len(data)] = bytes(data)
+
+        return damage
+
+    def of_leaf(at: int, *data: int) -> Callable[[Pages], None]:
+        def damage(pages: Pages) -> None:
+            pages.page(pages.child(root, 3))[at : at + len(data)] = bytes(data)
+
+        return damage
+
+    def of_cell(at: int, *data: int) -> Callable[[Pages], None]:
+        def damage(pages: Pages) -> None:
+            pages.cell(pages.child(root, 3), 0)[at : at + len(data)] = bytes(data)
+
+        return damage
+
+    def cut(pages: Pages) -> None:
+        leaf = pages.page(pages.child(root, 3))
+        leaf[8:10], leaf[1023:] = (1023).to_bytes(2, "big"), b"\xff"
+
+    def chain_of_another(pages: Pages) -> None:
+        leaf = pages.child(root, 3)
+        most, least = 1024 - 35, (1024 - 12) * 32 // 255 - 23
+        one, other = pages.cell(leaf, 0), pages.cell(leaf, 1)
+        size = (one[0] & 0x7F) << 7 | one[1]
+        here = least + (size - least) % 1020
+        assert here <= most
+        # Behind the size of two bytes, the rowid of one, and what the leaf has of the row.
+        one[3 + here : 7 + here] = other[3 + here : 7 + here]
+
+    def loop(pages: Pages) -> None:
+        pages.cell(root, 3)[:4] = root.to_bytes(4, "big")
+
+    assert doubt(lambda _: None) is None
+    assert doubt(of_root(0, 2)) == "a page of the tree is none that leads to others"
+    assert doubt(of_root(3, 0, 0)) == "a page of the tree is none that leads to others"
+    assert doubt(of_root(3, 3, 0)) == "a page of the tree is none that leads to others"
+    assert doubt(of_root(8, 0, 9, 0, 0)) == "a page of the tree leads out of the file"
+    assert doubt(of_root(12, 4, 0)) == "a page of the tree is cut short"
+    assert doubt(loop) == "a leaf of the tree holds no rows"
+    assert doubt(of_leaf(0, 2)) == "a leaf of the tree holds no rows"
+    assert doubt(of_leaf(3, 3, 0)) == "a leaf of the tree holds no rows"
+    assert doubt(cut) == "a leaf of the tree is cut short"
+    assert doubt(of_cell(0, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F)) == "a row has an absurd size"
+    assert doubt(of_cell(0, *[0xFF] * 9)) == "a row has an absurd size"
+    assert doubt(chain_of_another) == "a page belongs to two rows"
 
 
 def flipped(path: Path, chance: random.Random) -> None:
