@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from hermes_doctor.store.cells import Cell, quote
+from hermes_doctor.store.cells import Cell, decoded, quote
 from hermes_doctor.store.shape import Shape
 
 #: The names of a table's columns, in the order in which they stood when the changeset was taken.
@@ -82,8 +82,21 @@ def read_row(
     """Return these columns of the row with that key, None where there is no such row."""
     listed = ", ".join(quote(name) for name in columns)
     found = " AND ".join(f"{quote(name)} IS ?" for name in key)
-    row = connection.execute(f"SELECT {listed} FROM {quote(table)} WHERE {found}", tuple(key.values())).fetchone()
+    where = f"FROM {quote(table)} WHERE {found}"
+    try:
+        row = connection.execute(f"SELECT {listed} {where}", tuple(key.values())).fetchone()
+    except UnicodeDecodeError:
+        row = tuple(_read_cell(connection, name, where, tuple(key.values())) for name in columns)
     return None if row is None else dict(zip(columns, row, strict=True))
+
+
+def _read_cell(connection: apsw.Connection, column: str, where: str, values: tuple[Cell, ...]) -> Cell:
+    """Return one cell of a row, of which some hold text that is none."""
+    name = quote(column)
+    (kind, raw, cell), *_ = connection.execute(
+        f"SELECT typeof({name}), CAST({name} AS BLOB), iif(typeof({name}) = 'text', NULL, {name}) {where}", values
+    )
+    return decoded(raw, str(connection.pragma("encoding"))) if kind == "text" and isinstance(raw, bytes) else cell
 
 
 def same(left: Cell, right: Cell) -> bool:

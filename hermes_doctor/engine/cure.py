@@ -103,11 +103,6 @@ def _or_abort(sql: str) -> str:
     return sql.replace("UPDATE ", "UPDATE OR ABORT ", 1) if sql.startswith("UPDATE ") else sql
 
 
-def _or_abort(sql: str) -> str:
-    """Let an UPDATE fail where a row stands in its way, whatever the table says: it may say to delete that row."""
-    return sql.replace("UPDATE ", "UPDATE OR ABORT ", 1) if sql.startswith("UPDATE ") else sql
-
-
 def mends_no_row(_mending: Mending, _finding: Finding) -> None:
     """Stand for the ``mend`` of a fix that changes files. Raises FixRefusedError."""
     raise FixRefusedError("this is mended in the folder, not in the store")

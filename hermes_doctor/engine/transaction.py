@@ -28,6 +28,7 @@ from hermes_doctor.engine.writer import Writer
 from hermes_doctor.store.cells import Key, json_key, quote
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.shape import Table
+from hermes_doctor.store.strangers import StrangersTriggerError, laid_out_otherwise
 from hermes_doctor.store.view import StoreView
 
 #: The states of one row's change, as reports show them.
@@ -209,6 +210,8 @@ def _mend_one(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None,
     except (apsw.BusyError, apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.ReadOnlyError):
         raise  # not this row's: the machine's, or the file's
     except Exception as error:
+        if not connection.in_transaction:
+            raise UncoveredError("the store's own tables end the whole transaction over it") from error
         connection.execute("ROLLBACK TO one_row")
         connection.execute("RELEASE one_row")
         return _became(fresh, *_why_not(error))
@@ -231,8 +234,10 @@ def _why_not(error: Exception) -> tuple[str, str]:
     """Return the state of a row whose repair raised, and the reason in words."""
     if isinstance(error, RowMovedError):
         return GONE, str(error)
-    if isinstance(error, FixRefusedError):
+    if isinstance(error, FixRefusedError | StrangersTriggerError):
         return REFUSED, str(error)
+    if isinstance(error, apsw.SQLError) and (otherwise := laid_out_otherwise(error)) is not None:
+        return REFUSED, otherwise
     if isinstance(error, apsw.ConstraintError):
         return FAILED, f"another row stands in its way ({error})"
     return FAILED, f"a defect of the doctor: {defect(error)}"

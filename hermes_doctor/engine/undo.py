@@ -45,9 +45,10 @@ from hermes_doctor.engine.writer import LOOK_EVERY, Writer, checkpoint_if_alone,
 from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
-from hermes_doctor.store.cells import Cell, Key, json_key, quote
+from hermes_doctor.store.cells import BadText, Cell, Key, json_key, quote
 from hermes_doctor.store.search_index import check_rows, kept_in_step, match_trigrams
 from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.strangers import StrangersTriggerError
 
 #: The states of one row's restoration, as reports show them.
 PLANNED, RESTORED, CHANGED_SINCE, FAILED = "planned", "restored", "changed-since", "failed"
@@ -337,8 +338,9 @@ def _try_to_take_back(
         results = _restore_all(writer, entry, changes, left)
         reach(Step.UNDO_RESTORED)
         connection.execute("COMMIT")
-    except apsw.ConstraintError as error:
-        connection.execute("ROLLBACK")
+    except (apsw.ConstraintError, StrangersTriggerError) as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise CannotRestoreError(str(error)) from error
     except BaseException:
         if connection.in_transaction:
@@ -414,7 +416,7 @@ def _sessions_that_an_index_sees(changes: Iterable[RowChange]) -> list[Key]:
         next(iter(change.key.values()))
         for change in changes
         if change.table.lower() == "sessions"
-        and (change.op is not Op.UPDATE or not {"source", "model_config"}.isdisjoint(change.before))
+        and (change.op is not Op.UPDATE or not {"source", "model_config"}.isdisjoint(map(str.lower, change.before)))
     ]
 
 
@@ -445,10 +447,12 @@ def _with_what_triggers_move(connection: apsw.Connection, shape: Shape, change: 
 
     The run had not moved them: a row of an older release that no display had read yet has none of them (0.21.5 on).
     """
-    columns = [name for name in _MOVED if shape.has("messages", name) and name not in change.before]
-    if change.table.lower() != "messages" or change.op is not Op.UPDATE or not columns:
+    if change.table.lower() != "messages" or change.op is not Op.UPDATE:
         return change
-    if not _IDENTITY.isdisjoint(change.before):
+    # By the names that the file gives them: some program may have written them in capitals.
+    there = shape.tables["messages"].columns
+    columns = [there[name].name for name in _MOVED if name in there and there[name].name not in change.before]
+    if not columns or not _IDENTITY.isdisjoint(name.lower() for name in change.before):
         return change
     held = read_row(connection, change.table, change.key, columns)
     return replace(change, before={**(held or {}), **change.before})
@@ -462,7 +466,10 @@ def _set_right(connection: apsw.Connection, changes: Iterable[RowChange]) -> Non
         for change in differing:
             if not change.before:
                 raise CannotRestoreError(f"a row of {change.table} that the run had made cannot be removed")
-            assigned = ", ".join(f"{quote(name)} = ?" for name in change.before)
+            assigned = ", ".join(
+                f"{quote(name)} = {'CAST(? AS TEXT)' if isinstance(cell, BadText) else '?'}"
+                for name, cell in change.before.items()
+            )
             where, values = _where(change.key)
             connection.execute(
                 f"UPDATE {quote(change.table)} SET {assigned} WHERE {where}", (*change.before.values(), *values)

@@ -20,6 +20,7 @@ from hermes_doctor.host.lease import Lease, take_lease
 from hermes_doctor.host.settings import NO_SETTINGS, read_settings
 from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import read_shape
+from hermes_doctor.store.strangers import refuse_strangers
 from hermes_doctor.store.view import StoreView
 from hermes_doctor.store.writing import open_for_writing
 
@@ -85,6 +86,7 @@ def open_writer(
     connection = open_for_writing(bundle.real_path)
     try:
         shape = read_shape(connection)
+        refuse_strangers(connection, shape)
         if beside is not None:
             beside.opened()
         pace = Pace.FREE if beside is None else Pace.SNAPSHOT

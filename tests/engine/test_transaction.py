@@ -116,53 +116,107 @@ def test_a_failing_row_does_not_stop_the_rest(zombies: Patient, error: Exception
     assert touched == {f"sessions {str(found[n].key).encode()!r}" for n in (0, 2)}
 
 
-def test_a_stranger_s_trigger_that_refuses_a_row_fails_only_that(zombies: Patient) -> None:
-    found = zombies.findings([CHECK])
-    execute(
-        zombies,
-        f"CREATE TRIGGER mine BEFORE UPDATE ON sessions WHEN new.id = '{found[0].key!s}'"
-        " BEGIN SELECT RAISE(ABORT, 'hands off'); END",
-    )
+def test_a_stranger_s_index_that_refuses_a_row_fails_only_that(zombies: Patient) -> None:
+    execute(zombies, "CREATE UNIQUE INDEX mine ON sessions(end_reason)")
     done = zombies.mend()
-    assert sorted(states(done.changes)) == [DONE, DONE, FAILED]
+    assert sorted(states(done.changes)) == [DONE, FAILED, FAILED]
     assert outcome(done)[:2] == ("partly-fixed", 1)
 
 
 LOGS = {
-    "without a primary key": ("CREATE TABLE log (of TEXT)", "INSERT INTO log VALUES (new.id)"),
-    "with a NULL in its key": (
-        "CREATE TABLE log (k TEXT PRIMARY KEY, of TEXT)",
-        "INSERT INTO log (of) VALUES (new.id)",
-    ),
+    "without a primary key": ("CREATE TABLE log (of TEXT)", "INSERT INTO log VALUES (?)"),
+    "with a NULL in its key": ("CREATE TABLE log (k TEXT PRIMARY KEY, of TEXT)", "INSERT INTO log (of) VALUES (?)"),
 }
 
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_row_that_no_record_could_take_back_is_never_written(zombies: Patient, name: str) -> None:
     table, insert = LOGS[name]
-    execute(zombies, table, f"CREATE TRIGGER mine AFTER UPDATE ON sessions BEGIN {insert}; END")
+    execute(zombies, table)
+
+    def mend(mending: Mending, finding: Finding) -> None:
+        FIX.mend(mending, finding)
+        mending.connection.execute(insert, (finding.key,))
+
     before = image_of(zombies.store)
-    done = zombies.mend()
+    done = zombies.mend(checks=[CHECK], fixes=[replace(FIX, mend=mend)])
     assert states(done.changes) == [REFUSED] * 3
     assert done.run is None
     assert zombies.runs() == []
     assert difference(before, image_of(zombies.store)) == []
 
 
-def test_what_a_stranger_s_trigger_writes_is_taken_back_where_it_can_be(zombies: Patient) -> None:
+#: What a trigger may do that is not hermes's; the last two have the name of one of hermes's own.
+STRANGERS = {
+    "deletes other rows": "CREATE TRIGGER mine AFTER UPDATE ON sessions BEGIN DELETE FROM messages; END",
+    "keeps a log": "CREATE TRIGGER mine AFTER UPDATE ON sessions BEGIN INSERT INTO log (of) VALUES (new.id); END",
+    "refuses": "CREATE TRIGGER mine BEFORE UPDATE ON sessions BEGIN SELECT RAISE(ABORT, 'hands off'); END",
+    "ends the transaction": "CREATE TRIGGER mine BEFORE UPDATE ON sessions BEGIN SELECT RAISE(ROLLBACK, 'no'); END",
+    "never ends": "CREATE TRIGGER mine AFTER UPDATE ON sessions WHEN"
+    " EXISTS (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n WHERE i < 0)"
+    " BEGIN SELECT 1; END",
+    "calls what writes files": "CREATE TRIGGER mine AFTER UPDATE ON sessions BEGIN SELECT writefile('x', 'y'); END",
+    "shows itself by chance only": "CREATE TRIGGER mine AFTER UPDATE ON sessions WHEN new.id = 'nobody'"
+    " BEGIN DELETE FROM messages; END",
+    "writes elsewhere": "CREATE TRIGGER messages_fts_update2 AFTER UPDATE ON sessions BEGIN DELETE FROM log; END",
+    "hermes's name, other table": "CREATE TRIGGER messages_message_uid_insert AFTER UPDATE ON sessions"
+    " BEGIN DELETE FROM messages; END",
+    "hermes's name, other column": "CREATE TRIGGER messages_message_uid_insert AFTER UPDATE ON sessions"
+    " BEGIN UPDATE messages SET content = NULL; END",
+    "hermes's name, never ends": "CREATE TRIGGER messages_fts_insert AFTER UPDATE ON sessions"
+    " BEGIN INSERT INTO messages_fts(rowid, content) SELECT messages.id, content FROM messages, messages AS peer; END",
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_no_change_sets_off_a_trigger_that_is_not_hermes_s(zombies: Patient, name: str) -> None:
+    own = STRANGERS[name].split()[2]
     execute(
         zombies,
         "CREATE TABLE log (n INTEGER PRIMARY KEY, of TEXT)",
-        "CREATE TRIGGER mine AFTER UPDATE ON sessions WHEN new.end_reason = 'startup_orphan_reap'"
-        " BEGIN INSERT INTO log (of) VALUES (new.id); END",
+        "INSERT INTO log (of) VALUES ('kept')",
+        f"DROP TRIGGER IF EXISTS {own}",
+        STRANGERS[name],
     )
     before = image_of(zombies.store)
     done = zombies.mend()
-    assert states(done.changes) == [DONE] * 3
-    assert len(image_of(zombies.store).table("log")) == 3
-    undone = zombies.undo(done.run)
-    assert outcome(undone) == ("fixed", 0, None)
+    assert states(done.changes) == [REFUSED] * 3
+    assert all(own in str(change.reason) for change in done.changes)
+    assert outcome(done)[:2] == ("partly-fixed", 1)
     assert difference(before, image_of(zombies.store)) == []
+
+
+def test_a_stranger_s_trigger_on_another_table_is_no_obstacle(zombies: Patient) -> None:
+    execute(zombies, "CREATE TRIGGER mine AFTER UPDATE ON messages BEGIN DELETE FROM sessions; END")
+    assert states(zombies.mend().changes) == [DONE] * 3
+
+
+def test_an_undo_sets_off_no_stranger_s_trigger_either(zombies: Patient) -> None:
+    done = zombies.mend()
+    execute(zombies, STRANGERS["deletes other rows"])
+    mended = image_of(zombies.store)
+    undone = zombies.undo(done.run)
+    assert outcome(undone)[:2] == ("partly-fixed", 1)
+    assert "mine" in str(next(iter(undone.changes)).reason)
+    assert difference(mended, image_of(zombies.store)) == []
+    execute(zombies, "DROP TRIGGER mine")
+    assert outcome(zombies.undo(done.run)) == ("fixed", 0, None)
+
+
+def test_no_row_is_deleted_because_its_table_says_that_another_replaces_it(zombies: Patient) -> None:
+    """A stranger's constraint may say so; a change of the doctor's fails instead."""
+    connection = apsw.Connection(str(zombies.store))
+    sql = str(connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'sessions'").get)
+    ends = "end_reason TEXT UNIQUE ON CONFLICT REPLACE,"
+    connection.execute("PRAGMA legacy_alter_table = ON")
+    connection.execute(sql.replace("end_reason TEXT,", ends).replace("TABLE sessions", "TABLE fresh", 1))
+    connection.execute("INSERT INTO fresh SELECT * FROM sessions")
+    connection.execute("DROP TABLE sessions")
+    connection.execute("ALTER TABLE fresh RENAME TO sessions")
+    connection.close()
+    ids = image_of(zombies.store).ids()
+    assert FAILED in states(zombies.mend().changes)
+    assert image_of(zombies.store).ids() == ids
 
 
 def test_a_row_with_text_that_is_no_text_is_refused_and_the_others_are_mended(home: Home) -> None:
