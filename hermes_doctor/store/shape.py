@@ -22,6 +22,11 @@ KNOWN_SCHEMA = 31
 _SHADOW_SUFFIXES = ("_data", "_idx", "_content", "_docsize", "_config")
 _ROWID_NAMES = ("rowid", "_rowid_", "oid")
 
+#: What SQLite itself can order text by.
+_COLLATIONS = frozenset({"binary", "nocase", "rtrim"})
+_COLLATE = re.compile(r"\bCOLLATE\s+[\"`\[]?(\w+)", re.I)
+_TEXTS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'", re.S)
+
 #: The statement of an index of all messages that begins with the session.
 _BY_SESSION = re.compile(r'\bON\s+["`\[]?messages["`\]]?\s*\(\s*["`\[]?session_id\b(?!.*\bWHERE\b)', re.I | re.S)
 
@@ -138,6 +143,18 @@ def read_shape(connection: apsw.Connection) -> Shape:
         encoding=encoding,
         unreadable=tuple(unreadable),
     )
+
+
+def foreign_collations(connection: apsw.Connection) -> list[str]:
+    """Return the orders of text that a store asks for and SQLite has not: only a stranger's program knows them."""
+    encoding = str(connection.pragma("encoding"))
+    named: set[str] = set()
+    for (raw,) in connection.execute(
+        "SELECT CAST(sql AS BLOB) FROM sqlite_schema WHERE type IN ('table', 'index') AND sql LIKE '%COLLATE%'"
+    ):
+        sql = _text(raw, encoding, errors="replace") or ""
+        named.update(name.lower() for name in _COLLATE.findall(_TEXTS.sub(" ", sql)))
+    return sorted(named - _COLLATIONS)
 
 
 def _text(raw: object, encoding: str, errors: str = "strict") -> str | None:
