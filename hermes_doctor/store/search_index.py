@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from hermes_doctor.store.cells import Cell, Key, quote
+from hermes_doctor.store.cells import Cell, Key, decoded, quote
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
@@ -303,11 +303,15 @@ def stops_at_nul(connection: apsw.Connection, shape: Shape) -> bool | None:
     texts = _texts(declared, name) if declared.content is None else "SELECT id, content AS text FROM messages"
     # docsize has the number of tokens of each text.
     for size, content in connection.execute(
-        f"SELECT indexed.sz, texts.text FROM {quote(name + '_docsize')} AS indexed"
+        f"SELECT indexed.sz, CAST(texts.text AS BLOB) FROM {quote(name + '_docsize')} AS indexed"
         f" JOIN ({texts}) AS texts ON texts.id = indexed.id"
         " WHERE typeof(texts.text) = 'text' AND instr(texts.text, char(0)) > 0 ORDER BY indexed.id DESC"
     ):
-        before, _, behind = str(content).partition("\0")
+        text = decoded(content, shape.encoding) if isinstance(content, bytes) else ""
+        if isinstance(text, bytes):
+            # No text: how many characters it has, each SQLite tells otherwise.
+            continue
+        before, _, behind = text.partition("\0")
         # One trigram starts at each character but the last two, NULs not counted.
         stopping, going_on = max(len(before) - 2, 0), max(len(before) + len(behind.replace("\0", "")) - 2, 0)
         if stopping != going_on and isinstance(size, bytes):
