@@ -27,6 +27,11 @@ _COLLATIONS = frozenset({"binary", "nocase", "rtrim"})
 _COLLATE = re.compile(r"\bCOLLATE\s+[\"`\[]?(\w+)", re.I)
 _TEXTS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'", re.S)
 
+#: What SQLite itself can order text by.
+_COLLATIONS = frozenset({"binary", "nocase", "rtrim"})
+_COLLATE = re.compile(r"\bCOLLATE\s+[\"`\[]?(\w+)", re.I)
+_TEXTS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'", re.S)
+
 #: The statement of an index of all messages that begins with the session.
 _BY_SESSION = re.compile(r'\bON\s+["`\[]?messages["`\]]?\s*\(\s*["`\[]?session_id\b(?!.*\bWHERE\b)', re.I | re.S)
 
