@@ -7,12 +7,11 @@ is let go, so whoever asks afterwards cannot be told a stale yes, and the opener
 The end of standard input, that is, of the doctor, ends it.
 """
 
-import contextlib
-import errno
+# Its imports are most of what it costs: `signal` and `contextlib` would take as long as the start of Python itself.
+import _signal  # type: ignore[import-not-found]  # it has no stub
 import fcntl
 import os
 import select
-import signal
 import sys
 
 
@@ -27,20 +26,24 @@ def _main(path: str) -> None:
         return
 
     def let_go(signum: int, frame: object) -> None:
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105 (as above)
             os.write(1, b"b")
+        except OSError:
+            pass
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 
     # The C-level handler writes to this pipe, so that a signal just before poll() still wakes it.
     awake, wake = os.pipe()
     os.set_blocking(wake, False)
-    signal.signal(signal.SIGIO, let_go)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    _signal.signal(_signal.SIGIO, let_go)
+    _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     try:
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        _answer(b"held\n")
+        return
     except OSError as error:
-        held = error.errno == errno.EAGAIN
-        _answer(b"held\n" if held else b"unavailable %d\n" % (error.errno or 0))
+        _answer(b"unavailable %d\n" % (error.errno or 0))
         return
     status = os.fstat(file)
     _answer(b"ok %d %d\n" % (status.st_dev, status.st_ino))
@@ -63,5 +66,7 @@ def _answer(text: bytes) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
+    try:  # noqa: SIM105 (as above)
         _main(sys.argv[1])
+    except BrokenPipeError:
+        pass
