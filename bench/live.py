@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -62,7 +63,8 @@ class Hermes:
             env=environment(home, release),
         )
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def send(self, step: dict[str, Any]) -> None:
         """Send a step without waiting for its answer."""
@@ -94,12 +96,15 @@ class Hermes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.close()
         try:
             self.process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
 
 
 @dataclass
@@ -244,34 +249,29 @@ def soak(
     store = home / "state.db"
     result = Soak(version)
     rows: list[Planted] = []
-    with Hermes(home, release, 0) as keeper:
+    with ExitStack() as living:
+        keeper = living.enter_context(Hermes(home, release, 0))
         keeper.step({"open": True})
         _plant(keeper, planted("first", 0, healthy), rows)
-        everybody = [Hermes(home, release, seed + 1) for seed in range(workers)]
-        try:
-            for hermes in everybody:
-                hermes.step({"open": True})
-            begun = time.monotonic()
-            with _Watch(store, result.generations):
-                length = least
-                while time.monotonic() - begun < seconds:
-                    _plant(keeper, planted(f"round-{len(rows)}", faults), rows)
-                    until = folder / f"alone-{len(rows)}"
-                    _work(everybody, until, partial(time.sleep, length), result.alone, result)
-                    started = time.monotonic()
-                    until = folder / f"beside-{len(rows)}"
-                    _work(everybody, until, partial(_mend, store, folder, result), result.beside, result)
-                    length = max(least, min(time.monotonic() - started, 30.0))
-                    result.seconds_beside += time.monotonic() - started
-                    say(f"{time.monotonic() - begun:5.0f} s: {result.mended:,} mended, {len(result.errors)} errors")
-                # Once more with nobody writing: what is left would be found now.
-                result.left = _left(store, folder)
-            result.seconds = time.monotonic() - begun
-            wrote = [hermes.step({"wrote": True}) for hermes in everybody]
-            result.lost += [f"{name} has a deleted file open" for name in _deleted(store, everybody)]
-        finally:
-            for hermes in everybody:
-                hermes.__exit__(None, None, None)
+        everybody = [living.enter_context(Hermes(home, release, seed + 1)) for seed in range(workers)]
+        for hermes in everybody:
+            hermes.step({"open": True})
+        begun, length = time.monotonic(), least
+        with _Watch(store, result.generations):
+            while time.monotonic() - begun < seconds:
+                _plant(keeper, planted(f"round-{len(rows)}", faults), rows)
+                _work(everybody, folder / f"alone-{len(rows)}", partial(time.sleep, length), result.alone, result)
+                started = time.monotonic()
+                meanwhile = partial(_mend, store, folder, result)
+                _work(everybody, folder / f"beside-{len(rows)}", meanwhile, result.beside, result)
+                length = max(least, min(time.monotonic() - started, 30.0))
+                result.seconds_beside += time.monotonic() - started
+                say(f"{time.monotonic() - begun:5.0f} s: {result.mended:,} mended, {len(result.errors)} errors")
+            # Once more with nobody writing: what is left would be found now.
+            result.left = _left(store, folder)
+        result.seconds = time.monotonic() - begun
+        wrote = [hermes.step({"wrote": True}) for hermes in everybody]
+        result.lost += [f"{name} has a deleted file open" for name in _deleted(store, everybody)]
     result.faults = sum(each.faults for each in rows)
     result.written = sum(len(each["stored"]) for each in wrote)
     result.lost += [*_compared(store, rows, wrote)]
