@@ -1,4 +1,8 @@
-"""A hermes that writes all through a long scan loses nothing and never waits."""
+"""A hermes that writes all through a long scan loses nothing and never waits.
+
+Here snapshots are renewed after a few seconds, so that three of them fit into a short scan; `python -m bench.long_scan`
+does the same with the real ones, for a minute and a quarter.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,16 @@ from checks import CHECKS
 from hermes_doctor.engine.model import Check, Finding, Row, RowRule, Safety, Severity
 from hermes_doctor.engine.scan import ScanOptions, StoreScan, scan_store
 from hermes_doctor.host.homes import StoreRef
-from hermes_doctor.store.reader import SNAPSHOT_SECONDS
+from hermes_doctor.store import reader
 from hermes_doctor.store.view import StoreView
 from tests.oracle.home import Home
 from tests.oracle.process import HermesProcess
 from tests.oracle.releases import get
 from tests.oracle.steps import call, sql_many
 
-#: Three times as long as one snapshot may be kept.
-SCAN_SECONDS = 3 * SNAPSHOT_SECONDS
+#: As long as a snapshot may be kept here, in seconds, and three times as long.
+SHORT_SNAPSHOT = 5.0
+SNAPSHOTS = 3
 OLD_MESSAGES = 6000
 
 
@@ -36,7 +41,15 @@ def slow_check(seconds: float) -> Check:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("version", "mode"), [("0.22.2", "delete"), ("0.19.0", "wal")])
-def test_a_writer_beside_a_long_scan(home: Home, version: str, mode: str) -> None:
+def test_a_writer_beside_a_long_scan(home: Home, version: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reader.SNAPSHOT_SECONDS < 30
+    monkeypatch.setattr(reader, "SNAPSHOT_SECONDS", SHORT_SNAPSHOT)
+    scan_beside_a_writer(home, version, mode)
+
+
+def scan_beside_a_writer(home: Home, version: str, mode: str) -> None:
+    """Scan for three snapshots' time while a hermes of that version writes, and compare what it wrote."""
+    seconds = SNAPSHOTS * reader.SNAPSHOT_SECONDS
     release = get(version)
     now = time.time()
     home.run(release, [call("create_session", "old", "cli"), call("create_session", "chat", "cli")])
@@ -49,7 +62,7 @@ def test_a_writer_beside_a_long_scan(home: Home, version: str, mode: str) -> Non
     results: list[StoreScan] = []
     scanning = threading.Thread(
         target=lambda: results.append(
-            scan_store(StoreRef(home.store, home.path, "default"), [slow_check(SCAN_SECONDS), *CHECKS], ScanOptions())
+            scan_store(StoreRef(home.store, home.path, "default"), [slow_check(seconds), *CHECKS], ScanOptions())
         )
     )
     waits: list[float] = []
@@ -63,7 +76,7 @@ def test_a_writer_beside_a_long_scan(home: Home, version: str, mode: str) -> Non
             time.sleep(0.05)
         scanning.join()
     (scan,) = results
-    assert scan.seconds > SCAN_SECONDS
+    assert scan.seconds > seconds
     assert scan.reason is None
     assert [(r.check.name, r.reason) for r in scan.checks if r.status != "ran"] == []
     assert scan.held == "yes"
@@ -72,7 +85,7 @@ def test_a_writer_beside_a_long_scan(home: Home, version: str, mode: str) -> Non
     assert {finding.check for finding in scan.findings if finding.severity > Severity.INFO} <= {"sqlite-runtime"}
     scan.findings.close()
     # Many turns, all of them stored, none that waited.
-    assert len(waits) > SCAN_SECONDS
+    assert len(waits) > seconds
     assert max(waits) < 1.0
     replayed = home.conversation(release, "chat")
     assert [m["content"] for m in replayed] == ["before", *(f"turn {n}" for n in range(len(waits)))]
