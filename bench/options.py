@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.stores import kept_store
+from bench.kept import kept_store
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,23 @@ _USUAL = "1,000,000 messages, 0.22.2 (external index), 1% faulty"
 _OLD = "1,000,000 messages, 0.19.0 (inline index), 1% faulty"
 _RUINED = "1,000,000 messages, 0.22.2 (external index), 20% faulty"
 
-#: What the README says, and the figure in ``bench/RESULTS.md`` that it says it of.
+#: What the README says, and the name of the figure in ``bench/RESULTS.md`` that it says it of, or how that begins: then
+#: it is the last, which is that of the largest store.
 QUOTES = {
     "a whole scan, one thread, against a bare read of `messages`": f"scan / bare read, 1 thread: {_USUAL}",
     "the same with two threads": f"scan / bare read, 2 threads: {_USUAL}",
     "`PRAGMA integrity_check` against a scan": f"integrity_check / scan, 2 threads: {_USUAL}",
     "hermes 0.22.2's own probe against a scan": f"0.22.2's probe / scan, 2 threads, same SQLite: {_USUAL}",
     "hermes 0.19.0's own probe against a scan": f"0.19.0's probe / scan, 2 threads, same SQLite: {_OLD}",
-    "peak memory, some 200,000 findings": f"peak of a scan, 2 threads: {_RUINED}",
+    "peak memory of a scan with 200,000 findings": f"peak of a scan, 2 threads: {_RUINED}",
+    "peak memory of mending 200,000 rows": "fix --apply, ",
     "`--since-last` after 1% new messages, of a full scan": f"--since-last after 1% new rows / full scan: {_USUAL}",
+    "mending, of the throughput of one big transaction": "throughput of one big transaction, ",
     "`doctor --version`, beyond a bare start of Python": "doctor --version, beyond a bare Python",
     "a scan of a small store, beyond a bare start of Python": "doctor scan, beyond a bare Python",
+    "the slowest hundredth of hermes's writes while `doctor fix --live` mends, against without": (
+        "0.22.2: 99th percentile of its writes"
+    ),
 }
 
 
@@ -40,7 +46,8 @@ def lines(results: str) -> str:
     known = measured(results)
     rows = ["| | measured | promised | met |", "|---|---|---|---|"]
     for words, name in QUOTES.items():
-        rows.append(f"| {words} | {' | '.join(known.get(name, ('not measured yet', '', '')))} |")
+        found = [told for figure, told in known.items() if figure.startswith(name)]
+        rows.append(f"| {words} | {' | '.join(found[-1] if found else ('not measured yet', '', ''))} |")
     return "\n".join(rows)
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.figures import Figure, at_most, unpromised
+from bench.kept import copy_of
 from bench.measure import Task, compare
 from bench.options import Case, Options
 from bench.reading import PROMISED_FROM, TINY, said, warm_up
-from bench.stores import copy_of, grow
+from bench.stores import grow
 
 SHARE = 0.01
 

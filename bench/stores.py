@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from typing import Any
 
 import apsw
 
-from bench import words
 from bench.words import Words
 from tests.oracle.home import Home
 from tests.oracle.steps import open_store
@@ -83,31 +81,6 @@ def grow(store: Path, messages: int, *, faults: float = 0.0, seed: int = 2) -> N
     """Write so many more messages, in chats of their own, as if a day had gone by."""
     now = time.time()
     _fill(store, messages, faults, seed, 1.0, since=now - 2 * DAY, until=now - DAY)
-
-
-def kept_store(
-    stores: Path, release: str, messages: int, *, faults: float = 0.0, seed: int = 1, weight: float = 1.0
-) -> Path:
-    """Return such a store from a folder of stores, making it where it is not there yet.
-
-    Whoever writes to it takes a :func:`copy_of` it. A store that was made in another way is not taken for this one.
-    """
-    way = hashlib.sha256(Path(__file__).read_bytes() + Path(words.__file__).read_bytes()).hexdigest()[:8]
-    kept = stores / f"{release}-{messages}-{faults:g}-{seed}-{weight:g}-{way}"
-    if not kept.exists():
-        stores.mkdir(parents=True, exist_ok=True)
-        being_made = stores / f"{kept.name}.part"
-        shutil.rmtree(being_made, ignore_errors=True)
-        make_store(being_made, release, messages, faults=faults, seed=seed, weight=weight)
-        # Renamed at the end, so that a folder of that name is always complete.
-        being_made.rename(kept)
-    return kept / "state.db"
-
-
-def copy_of(store: Path, folder: Path) -> Path:
-    """Copy a store that nobody has open into a new home in ``folder``, and return it."""
-    folder.mkdir(parents=True)
-    return Path(shutil.copy2(store, folder / "state.db"))
 
 
 def _fill(store: Path, messages: int, faults: float, seed: int, weight: float, *, since: float, until: float) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from bench.stores import grow, kept_store, make_store
+from bench.kept import kept_store
+from bench.stores import grow, make_store
 from checks import CHECKS
 from hermes_doctor.engine.model import Severity
 from hermes_doctor.engine.scan import ScanOptions, scan_store
