@@ -6,9 +6,8 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 from click.core import ParameterSource
@@ -29,8 +28,7 @@ class TypedOnly(click.Option):
         return None
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """Which checks were asked for. ``idle``: seconds that raise a check's own threshold."""
 
     check: tuple[str, ...] = ()
@@ -45,8 +43,7 @@ class Selection:
         return chosen
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """How the result is to be shown: the format, where it goes, and how much is said around it.
 
     ``limit``: examples for each check in tables. ``quiet``: only what is wrong. ``color``: auto, always or never.

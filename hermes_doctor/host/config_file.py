@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 _LARGEST = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class ConfigFile:
+class ConfigFile(NamedTuple):
     """One ``config.yaml``, the home's own or an administrator's.
 
     ``there``: whether there is such a file. ``broken``: why hermes cannot read it, None where it can. ``doubled``:

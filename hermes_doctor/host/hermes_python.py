@@ -13,9 +13,9 @@ import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.homes import default_home, real, root_of
 from hermes_doctor.host.openers import PYTHON_NAME
@@ -37,8 +37,7 @@ _MAPPED = re.compile(r"^\S+ \S+ \S+ (\S+ \d+) +(/.*)$", re.MULTILINE)
 _SQLITE = re.compile(r"(?:_sqlite3\.|libsqlite3\.).*")
 
 
-@dataclass(frozen=True)
-class Linked:
+class Linked(NamedTuple):
     """What a Python answered: its SQLite's version, and the files that it is in; none where it is built in."""
 
     version: Version

@@ -9,8 +9,8 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 #: What hermes takes as the name of a profile (0.13 to 0.22).
 PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -34,8 +34,7 @@ _SIGNS = (
 )
 
 
-@dataclass(frozen=True)
-class StoreRef:
+class StoreRef(NamedTuple):
     """A store to look at. ``home`` None: it stands without its home, so nothing around it can be seen."""
 
     path: Path

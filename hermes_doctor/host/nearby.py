@@ -9,9 +9,9 @@ import enum
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from os import stat_result
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.bundle import Bundle
 
@@ -34,8 +34,7 @@ class Kind(enum.StrEnum):
     DOCTOR_FILE = "a file of the doctor"
 
 
-@dataclass(frozen=True)
-class Nearby:
+class Nearby(NamedTuple):
     """One file or folder beside a store. ``name``: its path, relative to the store's folder."""
 
     path: Path

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.bundle import Bundle
 from hermes_doctor.host.holders import may_write, name_of
@@ -25,8 +26,7 @@ PYTHON_NAME = re.compile(r"python[0-9.]*[a-z]*|pypy[0-9.]*", re.IGNORECASE)
 _CLOSING_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """One open file of a process. ``deleted``: it has no name any more; ``writes``: it was opened for writing, too."""
 
     descriptor: int

@@ -13,6 +13,7 @@ import stat
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 #: Paths that one scan asks about; what is beyond stays unknown.
 MOST_PATHS = 2_000
@@ -34,8 +35,7 @@ class Presence(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """What is at a path, and its name without links.
 
     ``linked``: the nearest ``.git`` at or above it is no folder, as in a linked worktree or a submodule, whose

@@ -7,14 +7,13 @@ read.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.config_file import ConfigFile, read_config_files
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """Settings of the section ``sessions``. None: not set, so the release's default holds (prune off, 90 days).
 
     ``read``: ``config.yaml`` was there and understood. ``retention_days``: days. ``max_resume_messages``,

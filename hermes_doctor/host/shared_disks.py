@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.lease import file_system_of
 
@@ -33,8 +33,7 @@ class Trust(enum.Enum):
     LAID = "laid"
 
 
-@dataclass(frozen=True)
-class SharedDisk:
+class SharedDisk(NamedTuple):
     """A file system that a log should not be on, by its type's name."""
 
     type: str

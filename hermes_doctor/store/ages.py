@@ -7,7 +7,7 @@ A row's start, its newest message, and the last activity (0.20.0 on). The newest
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.clocks import LATEST, trusted
@@ -23,8 +23,7 @@ EARLIEST = 1_577_836_800.0
 _AT_ONCE = 500
 
 
-@dataclass(frozen=True)
-class Age:
+class Age(NamedTuple):
     """When a session was last used, in seconds since the epoch.
 
     ``newest``: the newest of all clocks, None where the age is not known. ``clock``: which one that is. ``started``

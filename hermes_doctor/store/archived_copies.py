@@ -7,7 +7,7 @@ there once more with each compaction; 0.21.5 on marks those rows as superseded (
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Key
 from hermes_doctor.store.copies import (
@@ -29,8 +29,7 @@ from hermes_doctor.store.view import StoreView
 _PIECE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Archived:
+class Archived(NamedTuple):
     """Archived rows of a session, within a piece of ids, that are the same messages as live ones."""
 
     session: Key

@@ -12,7 +12,7 @@ in what is to be filled in, it is not known.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import CODECS, Cell, Key
 from hermes_doctor.store.clocks import trusted
@@ -58,8 +58,7 @@ _UNREAD = sum(BIT[column] for column in UNREAD)
 _KEPT_BY_CLI = BIT["tool_calls"] | BIT["tool_call_id"] | BIT["reasoning"]
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """A row of a branch, and the columns that it lacks and that its parent's same row has."""
 
     row: int
@@ -67,8 +66,7 @@ class Loss:
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class BranchCopy:
+class BranchCopy(NamedTuple):
     """A branch whose copy is not whole.
 
     ``losses``: what can be filled in. ``left``: how many rows cannot, by reason. ``columns``: all that is missing, of
@@ -87,8 +85,7 @@ class BranchCopy:
     busy: str | None
 
 
-@dataclass(frozen=True)
-class _Branch:
+class _Branch(NamedTuple):
     session: Key
     parent: Key
     source: Cell

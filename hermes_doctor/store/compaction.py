@@ -7,8 +7,8 @@ saving the old pages in the rollback journal. Either lies beside the store.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
@@ -18,8 +18,7 @@ from hermes_doctor.host.room import free_bytes, same_filesystem, sqlite_temporar
 SPARE = 16 << 20
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     """What a store takes up, in bytes and in pages; ``log_bytes``: of its write-ahead log."""
 
     file_bytes: int
@@ -44,8 +43,7 @@ class Extent:
         return self.free_pages / self.pages if self.pages else 0.0
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(NamedTuple):
     """How many bytes a VACUUM needs on the file system of a folder, and how many are free there."""
 
     folder: Path

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell, Key, quote
 from hermes_doctor.store.reader import in_keys
@@ -46,8 +47,7 @@ class Standing(enum.IntEnum):
     OTHER = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A row of a moment: its id, where it stands, and how many bytes its cells come to."""
 
     id: int
@@ -55,8 +55,7 @@ class Row:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """The rows of a session that share a time, those with equally long cells together, in the order of their ids."""
 
     time: Cell

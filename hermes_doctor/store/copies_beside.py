@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
@@ -21,8 +21,7 @@ _SECONDS = 1.0
 _LINES = 20
 
 
-@dataclass(frozen=True)
-class Copies:
+class Copies(NamedTuple):
     """Names of copies, relative to the store's folder; a copy that could not be looked at in time is in neither."""
 
     damaged: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ conversation goes on.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.ages import UNKNOWN, Age, ages_of
 from hermes_doctor.store.cells import Cell, Key
@@ -31,8 +31,7 @@ class Kind(enum.StrEnum):
     BACKWARDS = "end-before-start"
 
 
-@dataclass(frozen=True)
-class TrueEnd:
+class TrueEnd(NamedTuple):
     """When a row really ended, in seconds since the epoch. ``prunable``: with this end, a prune may delete it."""
 
     at: float

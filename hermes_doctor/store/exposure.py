@@ -5,9 +5,9 @@ from __future__ import annotations
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from os import stat_result
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.nearby import Nearby, nearby
 from hermes_doctor.store.view import StoreView
@@ -18,8 +18,7 @@ _THROUGH = {_GROUP: stat.S_IXGRP, _OTHERS: stat.S_IXOTH}
 _READ = {_GROUP: stat.S_IRGRP, _OTHERS: stat.S_IROTH}
 
 
-@dataclass(frozen=True)
-class Exposed:
+class Exposed(NamedTuple):
     """A file that others can read. ``mode``: its permission bits; ``to``: those that it should have."""
 
     file: Nearby

@@ -11,9 +11,9 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
@@ -50,8 +50,7 @@ _WHOLE_FACTOR = 4
 _CACHE_KIB = 65536
 
 
-@dataclass(frozen=True)
-class Examination:
+class Examination(NamedTuple):
     """What looking at a file came to.
 
     ``pages``: how many it has; ``looked_at``: how many of them were read, at most. ``whole``: all of it was checked.

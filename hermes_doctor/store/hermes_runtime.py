@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.hermes_python import Linked, has_wal_reset_bug, installed_python, linked_by, linked_by_process
 from hermes_doctor.host.upstream import quoted
@@ -11,8 +11,7 @@ from hermes_doctor.store.view import StoreView
 from hermes_doctor.store.wal_state import openers_of
 
 
-@dataclass(frozen=True)
-class Runtime:
+class Runtime(NamedTuple):
     """A Python that hermes runs in, and the SQLite that it links.
 
     ``pid`` and ``name``: of a process that has the store open, None for a hermes that is only installed.

@@ -11,7 +11,7 @@ import enum
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.lineage import (
@@ -48,8 +48,7 @@ class Why(enum.StrEnum):
     UNJOINED = "child-without-a-mark"
 
 
-@dataclass(frozen=True)
-class Hidden:
+class Hidden(NamedTuple):
     """A chat that no list shows.
 
     ``said``: messages of a user's, counted up to two. ``certain``: it can be nothing but a chat; a marked row with a

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from hermes_doctor.store.ages import ages_of
 from hermes_doctor.store.cells import Cell, Key
@@ -62,8 +63,7 @@ class Lost:
         return tuple(column for column in _CARRIED if column in self.values)
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     id: Key
     parent: Key
     source: Cell
@@ -156,7 +156,7 @@ class _Search:
                 break
             whole = self._whole.get(parent.id, parent)
             lost = self._compare(child, whole)
-            self._whole[child.id] = child if lost is None else replace(child, cells={**child.cells, **lost.values})
+            self._whole[child.id] = child if lost is None else child._replace(cells={**child.cells, **lost.values})
         return lost
 
     def _path(self, row: _Row) -> list[_Row]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell, quote
 from hermes_doctor.store.index_state import IndexState, follows_all
@@ -52,8 +53,7 @@ class Drift:
         return bool(self.missing or self.surplus or self.gone or self.stale)
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(NamedTuple):
     """An SQL condition over the rows of one table, which is not aliased: those of which something is wrong."""
 
     table: str
@@ -76,8 +76,7 @@ class Condition:
         return f"NOT EXISTS (SELECT 1 FROM messages AS m WHERE m.id = {quote(self.table)}.id)"
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """How an index is held against the messages.
 
     ``docsize`` has a row for each of its entries, ``source`` is the table or view of what it should hold. ``missing``
@@ -125,7 +124,7 @@ def comparison(shape: Shape, state: IndexState) -> Comparison:
         f"CASE WHEN NOT {wanted(own)} THEN NOT {indexed(own)} ELSE EXISTS (SELECT 1 FROM messages AS m"
         f" WHERE m.id = {own} AND c0 IS NOT {whole} AND ({role} IS NOT 'tool' OR c0 IS NOT {short})) END"
     )
-    return replace(how, other=Condition(content, other))
+    return how._replace(other=Condition(content, other))
 
 
 def drift_in(view: StoreView, state: IndexState, low: int, high: int) -> Drift:

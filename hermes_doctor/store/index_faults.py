@@ -6,8 +6,9 @@ import enum
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import quote
 from hermes_doctor.store.index_drift import WIDTH, Drift, comparison, drift_in, drifts, suspects
@@ -52,8 +53,7 @@ class Trouble(enum.Enum):
 _WHOLE = frozenset(Trouble) - {Trouble.PENDING, Trouble.BROAD, Trouble.DRIFT}
 
 
-@dataclass(frozen=True)
-class IndexFault:
+class IndexFault(NamedTuple):
     """One fault of one index; ``drift`` tells of which messages, or in sum, ``sample`` of which entries.
 
     ``error``: what a search raised. ``waiting``: of the missing messages those that cannot be put in from here, for

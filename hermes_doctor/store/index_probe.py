@@ -8,8 +8,7 @@ message, which costs little in an index of any size; and one rare word by rank, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -51,8 +50,7 @@ class SearchFailedError(Exception):
         self.error = error
 
 
-@dataclass(frozen=True)
-class _Tokenizer:
+class _Tokenizer(NamedTuple):
     """How an index cuts texts into tokens."""
 
     cut: Callable[..., Any]
@@ -65,8 +63,7 @@ class _Tokenizer:
         return len(self.cut(text, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False))
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """Entries that were searched for: how many, and how many of them were not found or hold another text."""
 
     asked: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
@@ -32,8 +32,7 @@ _NARROWS_SCHEMA = 25
 _BROAD = re.compile(r"\bAFTER\s+UPDATE\s+ON\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class IndexState:
+class IndexState(NamedTuple):
     """An index that the store has, or that triggers write to.
 
     ``missing``: of its triggers on inserts, updates and deletes. ``broad``: its update trigger fires with any column,

@@ -8,7 +8,7 @@ in no time, where measuring the tables or the texts would read all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
@@ -37,8 +37,7 @@ SELECT sum(length(CAST(content AS BLOB))), sum(length(content))
 """
 
 
-@dataclass(frozen=True)
-class IndexWeight:
+class IndexWeight(NamedTuple):
     """How heavy search indexes are, in bytes, as estimated.
 
     ``by_index``: what each takes up. ``inline``: those that hold texts of their own; ``copies``: these texts, part of

@@ -11,8 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import apsw
 
@@ -47,8 +46,7 @@ class Kind(enum.Enum):
     OTHER = enum.auto()
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One line: what it is about, as far as it names a root, a page, or a table or an index."""
 
     kind: Kind
@@ -57,8 +55,7 @@ class Problem:
     name: str | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What SQLite found. ``finished``: it came to an end of its own, be it at damage; False where it was stopped."""
 
     problems: Sequence[Problem]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import apsw
@@ -15,8 +14,7 @@ _OLDEST_FIT = (3, 51, 3)
 _ADVICE = "pip install --upgrade --force-reinstall apsw"
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """What APSW's SQLite is and can do.
 
     ``own_amalgamation``: APSW brings its own SQLite, not the system's. ``missing``: of ``session``, ``fts5`` and

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.clocks import trusted
@@ -70,8 +71,7 @@ class Kin:
         return session in self.ids
 
 
-@dataclass(frozen=True)
-class Continuation:
+class Continuation(NamedTuple):
     """A child in which a compressed conversation goes on, with the cells that say in what state it is."""
 
     id: Key

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hermes_doctor.store.ages import UNKNOWN, ages_of
 from hermes_doctor.store.cells import Cell, Key
@@ -87,8 +88,7 @@ class Fault:
     count: int = 0
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     id: Key
     source: Cell
     parent: Key
@@ -297,7 +297,7 @@ def _rows(view: StoreView, keys: Sequence[Key]) -> list[_Row]:
         WHERE s.id IS NOT NULL AND {among}"""
     rows = [_row(values) for values in view.rows(sql, cells)]
     going_on = continuations_of_each(view, [row.id for row in rows if row.compressed])
-    return [replace(row, going_on=going_on.get(row.id, ())) for row in rows]
+    return [row._replace(going_on=going_on.get(row.id, ())) for row in rows]
 
 
 def _row(values: Values) -> _Row:

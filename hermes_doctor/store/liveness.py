@@ -10,6 +10,7 @@ import enum
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.host.state_files import routed_session_ids
 from hermes_doctor.store.cells import Cell, Key, quote
@@ -55,8 +56,7 @@ class Routes:
     complete: bool
 
 
-@dataclass(frozen=True)
-class Guards:
+class Guards(NamedTuple):
     """Sessions named by work that is going on: turn leases, compression locks, delegations.
 
     Only what has not expired, or whose expiry cannot be told.
@@ -67,16 +67,14 @@ class Guards:
     delegations: frozenset[Key]
 
 
-@dataclass(frozen=True)
-class _LiveFamilies:
+class _LiveFamilies(NamedTuple):
     """All rows of the families in which work goes on; of families too large to list, the roots."""
 
     rows: Mapping[Key, Sign]
     roots: Mapping[Key, Sign]
 
 
-@dataclass(frozen=True)
-class _Backend:
+class _Backend(NamedTuple):
     """A living backend; ``started_at`` None: cannot be told."""
 
     started_at: float | None

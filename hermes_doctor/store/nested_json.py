@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell
 
@@ -57,8 +58,7 @@ class Unwrapped:
     value_text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Why text that is a string of JSON is not taken out, in words."""
 
     reason: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hermes_doctor.store.ages import WIDTH, Age, age_columns, age_from, ages_of
 from hermes_doctor.store.cells import Cell, Key, as_text
@@ -23,8 +24,7 @@ from hermes_doctor.store.view import StoreView
 _AT_ONCE = 500
 
 
-@dataclass(frozen=True)
-class LeftBehind:
+class LeftBehind(NamedTuple):
     """An open row that nobody will end.
 
     ``age``: of the row itself. ``idle``: seconds since it, or its compression chain, was last used; ``clock``: by

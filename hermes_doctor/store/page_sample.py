@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import apsw
 
@@ -24,8 +25,7 @@ _ROWS = 400
 _RUN_BITS = 37
 
 
-@dataclass(frozen=True)
-class _Looks:
+class _Looks(NamedTuple):
     """What is looked at of one tree: a query that reads a row, one that has no answer in a sound tree; the numbers."""
 
     table: str

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
@@ -87,8 +87,7 @@ def missing_active_profile(view: StoreView) -> str | None:
     return None if not name or name in profiles(view) else name
 
 
-@dataclass(frozen=True)
-class Shared:
+class Shared(NamedTuple):
     """Sessions that another store of the home has, too. ``name``: its path, relative to this store's folder."""
 
     profile: str

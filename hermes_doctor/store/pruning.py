@@ -16,8 +16,8 @@ null                up to 0.20.6 it is what it is: prune is off; from 0.21.5 on 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from hermes_doctor.store.ages import Age, age_columns, age_from
 from hermes_doctor.store.cells import Cell
@@ -35,8 +35,7 @@ _LATELY = 2 * DAY
 _MOST_DAYS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Pruning:
+class Pruning(NamedTuple):
     """Whether hermes prunes by itself, and how long it keeps ended sessions.
 
     ``chosen``: the config says so, rather than the release. ``days``: a whole number, None where hermes cannot take
@@ -49,8 +48,7 @@ class Pruning:
     runs: bool
 
 
-@dataclass(frozen=True)
-class Due:
+class Due(NamedTuple):
     """Sessions that the next prune takes; ``more``: there are more than were counted."""
 
     sessions: int

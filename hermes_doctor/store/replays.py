@@ -12,8 +12,8 @@ Copies that were put aside already count on as part of their run, so that what i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.copies import (
@@ -40,8 +40,7 @@ _PIECE = 256
 _AROUND = 2 * _PIECE
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Live copies that follow each other, within a piece of ids; ``first``: what the first of them is a copy of.
 
     ``certain``: they are proof that a piece of the conversation was written again. ``summary``: a summary of the
@@ -56,8 +55,7 @@ class Block:
     summary: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Suspect:
+class _Suspect(NamedTuple):
     """A row that may be a copy, its time, and whether it is live."""
 
     id: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.ages import age_from
 from hermes_doctor.store.cells import Cell, Key
@@ -49,8 +49,7 @@ _KEYS_AT_ONCE = 500
 _COLUMNS = ("id", "source", "parent_session_id", "started_at", "last_activity_at", "ended_at")
 
 
-@dataclass(frozen=True, slots=True)
-class Stub:
+class Stub(NamedTuple):
     """A session that holds nothing. ``newest``: its last sign of life, in seconds since the epoch."""
 
     id: Key

@@ -7,16 +7,15 @@ As the releases write them (0.13.0 to 0.22.2): seconds since the epoch. Not amon
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import BadText, Cell
 from hermes_doctor.store.clocks import LATEST
 from hermes_doctor.store.shape import Shape
 
 
-@dataclass(frozen=True)
-class Time:
+class Time(NamedTuple):
     """A column of times. ``required``: every release declares it NOT NULL. ``zero``: hermes writes 0 for "never"."""
 
     column: str
@@ -24,8 +23,7 @@ class Time:
     zero: bool = False
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(NamedTuple):
     """The times of a table. ``session``: the column that names the session a row belongs to, if one does."""
 
     session: str | None

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import NamedTuple
 
 import apsw
 
@@ -90,8 +91,7 @@ class Stray:
     refusal: str | None = None
 
 
-@dataclass(frozen=True)
-class _Stored:
+class _Stored(NamedTuple):
     """A session of the store: how many rows it has, and when the newest was written."""
 
     rows: int
@@ -429,8 +429,7 @@ def _is_within(own: Sequence[int], likenesses: Sequence[int]) -> bool:
     return all(any(each == other for other in waiting) for each in own)
 
 
-@dataclass(frozen=True)
-class _Elsewhere:
+class _Elsewhere(NamedTuple):
     """What the other stores of the home say: the sessions that one of them has; ``complete``: all could be asked."""
 
     sessions: frozenset[Cell]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
@@ -32,8 +32,7 @@ class Part(enum.Enum):
     SEARCH = enum.auto()
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(NamedTuple):
     """One tree of the file.
 
     ``table``: whose rows they are or whose index it is; ``root``: the number of its first page. ``partial``: an index

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.bundle import Bundle, StoreProblem, inspect, sidecar
 from hermes_doctor.host.nearby import Kind, nearby
@@ -45,8 +45,7 @@ class Fault(enum.Enum):
     HOT_JOURNAL = enum.auto()  # -journal: a transaction is to be taken back
 
 
-@dataclass(frozen=True)
-class LogFault:
+class LogFault(NamedTuple):
     """One fault. ``file``: its name, relative to the store's folder; ``store``: the store that it belongs to.
 
     ``frames`` and ``bytes``: how much is at stake. ``retired``: who has a deleted file open, ``others``: who else has
@@ -94,8 +93,7 @@ def _openers(view: StoreView) -> list[Opener]:
     return openers(view.bundle) if view.bundle is not None and view.held != "no" else []
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(NamedTuple):
     """What is looked at: the store's files, whether it is held, what was opened in its place, and who has it open."""
 
     bundle: Bundle

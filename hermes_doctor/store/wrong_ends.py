@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.clocks import LATEST
@@ -46,8 +46,7 @@ _COLUMNS = (
 _AT_ONCE = 300
 
 
-@dataclass(frozen=True)
-class WrongEnd:
+class WrongEnd(NamedTuple):
     """A chat that was ended although it goes on.
 
     ``heals``: the store's release opens it again by itself. ``obstacle``: why its end must not be cleared here.
