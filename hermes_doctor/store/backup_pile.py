@@ -7,7 +7,6 @@ drop SQLite's locks.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.bundle import refuse_if_open_here
 from hermes_doctor.host.nearby import Kind, Nearby, around
@@ -53,8 +53,7 @@ class Heap:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Duplicate:
+class Duplicate(NamedTuple):
     """A file of a backup that lies there once more, in a newer backup: ``twin``. ``main``: the name of its backup."""
 
     file: Nearby
@@ -255,6 +254,9 @@ def _digest(path: Path, device: int, inode: int, *_moment: int) -> str | None:
     if descriptor is None:
         return None
     with os.fdopen(descriptor, "rb") as source:
+        # Here, and not with the others: OpenSSL comes with it, and few homes have copies of one size.
+        import hashlib
+
         try:
             return hashlib.file_digest(source, "sha256").hexdigest()
         except OSError:

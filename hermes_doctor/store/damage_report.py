@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from hermes_doctor.host.repairs import WORSE, Loss, way_out
 from hermes_doctor.store.copies_beside import Copies, copies_beside
@@ -12,7 +13,9 @@ from hermes_doctor.store.damage import Damage
 from hermes_doctor.store.file_damage import Examination, examine
 from hermes_doctor.store.spans import in_words
 from hermes_doctor.store.view import StoreView
-from hermes_doctor.store.wreck import Wreck, look_at_wreck
+
+if TYPE_CHECKING:
+    from hermes_doctor.store.wreck import Wreck
 
 #: From this size on, in bytes, it is told that a sample was one.
 _LARGE = 1 << 30
@@ -22,8 +25,7 @@ _MOST = 20
 Detail = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """One thing to tell: a sentence, and the names and numbers behind it. ``damaged``: else it is for information."""
 
     summary: str
@@ -103,6 +105,9 @@ def _span(seconds: float) -> str:
 
 def of_wreck(path: Path) -> list[Said]:
     """Look at the file of a store that cannot be opened and say what can be told of it."""
+    # Here, and not with the others: a scan needs it of those stores only that cannot be opened.
+    from hermes_doctor.store.wreck import look_at_wreck
+
     try:
         wreck = look_at_wreck(path)
     except OSError:
