@@ -68,25 +68,27 @@ class _Runs:
         return len(self.seconds) >= _LEAST_TIMES and sum(self.seconds) + sum(self.before) > _ENOUGH_SECONDS
 
 
+#: What is measured may use any other name, and put what it likes into sys.argv.
 _RUNNER = """
-import json, sys, time
-answer, told = None, {}
-begun = time.perf_counter()
-exec(sys.argv[1])
-told["before"] = time.perf_counter() - begun
-begun, busy = time.perf_counter(), time.process_time()
-exec(sys.argv[2])
-told["seconds"], told["cpu"] = time.perf_counter() - begun, time.process_time() - busy
+import json as _json, sys as _sys, time as _time
+answer, _told = None, {}
+_before, _work, _file = _sys.argv[1:]
+_begun = _time.perf_counter()
+exec(_before)
+_told["before"] = _time.perf_counter() - _begun
+_begun, _busy = _time.perf_counter(), _time.process_time()
+exec(_work)
+_told["seconds"], _told["cpu"] = _time.perf_counter() - _begun, _time.process_time() - _busy
 try:
     # Not ru_maxrss: on Linux it begins with what the parent took.
-    with open("/proc/self/status") as status:
-        told["peak"] = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    with open("/proc/self/status") as _status:
+        _told["peak"] = next(int(_line.split()[1]) * 1024 for _line in _status if _line.startswith("VmHWM"))
 except OSError:
-    import resource
-    told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-told["answer"] = answer
-with open(sys.argv[3], "w") as file:
-    json.dump(told, file)
+    import resource as _resource
+    _told["peak"] = _resource.getrusage(_resource.RUSAGE_SELF).ru_maxrss * (1 if _sys.platform == "darwin" else 1024)
+_told["answer"] = answer
+with open(_file, "w") as _out:
+    _json.dump(_told, _out)
 """
 
 
