@@ -637,6 +637,18 @@ def test_a_number_that_leads_to_the_wrong_leaf_is_seen(
     assert [stretch.digest for stretch in made] == [stretch.digest for stretch in old.stretches[: len(made)]]
 
 
+@pytest.mark.parametrize("deep", [True, False])
+def test_numbers_in_disorder_are_a_doubt(tmp_path: Path, deep: bool) -> None:
+    path = tmp_path / "store.db"
+    plain(path, rows=6000 if deep else 1500).close()
+    old = recorded(path)
+    damaged, root = Pages(path), root_of(path)
+    damaged.set_key(root, 0 if deep else 10, damaged.key(root, 1 if deep else 20) + 5)
+    path.write_bytes(damaged.data)
+    with reading(path, Pace.SLICED) as (reader, table):
+        assert unchanged(reader, table, old.stretches) == Unchanged((), "the rowids of the tree are in disorder")
+
+
 @pytest.mark.usefixtures("short")
 def test_odd_trees_are_doubts(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
@@ -673,6 +685,10 @@ def test_odd_trees_are_doubts(tmp_path: Path) -> None:
         leaf = pages.page(pages.child(root, 3))
         leaf[8:10], leaf[1023:] = (1023).to_bytes(2, "big"), b"\xff"
 
+    def cut_where_it_goes_on(pages: Pages) -> None:
+        leaf = pages.page(pages.child(root, 3))
+        leaf[8:10], leaf[1000:1003] = (1000).to_bytes(2, "big"), b"\x91\x1f\x01"
+
     def chain_of_another(pages: Pages) -> None:
         leaf = pages.child(root, 3)
         most, least = 1024 - 35, (1024 - 12) * 32 // 255 - 23
@@ -696,6 +712,7 @@ def test_odd_trees_are_doubts(tmp_path: Path) -> None:
     assert doubt(of_leaf(0, 2)) == "a leaf of the tree holds no rows"
     assert doubt(of_leaf(3, 3, 0)) == "a leaf of the tree holds no rows"
     assert doubt(cut) == "a leaf of the tree is cut short"
+    assert doubt(cut_where_it_goes_on) == "a leaf of the tree is cut short"
     assert doubt(of_cell(0, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F)) == "a row has an absurd size"
     assert doubt(of_cell(0, *[0xFF] * 9)) == "a row has an absurd size"
     assert doubt(chain_of_another) == "a page belongs to two rows"
