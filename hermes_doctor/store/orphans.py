@@ -10,11 +10,12 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import BadText, Cell, Key
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.sizes import every_message_belongs
 from hermes_doctor.store.view import StoreView
 
 
@@ -26,8 +27,7 @@ class Remedy(enum.StrEnum):
     REPORT = "report"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """How the rows of a table name their session: in ``column``, or in a JSON document there, under ``inside``."""
 
     table: str
@@ -56,8 +56,7 @@ _MANY = 1000
 _MISSING_FOR_EACH = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(NamedTuple):
     """A session that has messages and no row. ``first``: its smallest message id; ``messages``: how many it has."""
 
     id: Cell
@@ -119,6 +118,8 @@ def missing_sessions(view: StoreView, keys: Sequence[Key] | None = None) -> Iter
         return
     if keys is not None:
         yield from _asked(view, keys)
+    elif every_message_belongs(view):
+        return
     elif _is_indexed(view):
         yield from _jumping(view)
     else:

@@ -11,11 +11,14 @@ Cheap where nothing is large: one pass over sessions, each with a bounded count 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import apsw
 
 from hermes_doctor.store.cells import Key
 from hermes_doctor.store.lineage import Edge, edge_sql, has_lineage
-from hermes_doctor.store.reader import in_keys
+from hermes_doctor.store.reader import Pace, in_keys
 from hermes_doctor.store.resuming import loaded_with, resume_target
 from hermes_doctor.store.view import StoreView
 
@@ -25,14 +28,11 @@ DEFAULT_LIMIT = 20_000
 #: all rows (0.22.2).
 LIMITED, _WITH_COMPACTED, _EXPORTS_ALL = 26, 30, 31
 
-#: An index of all messages that begins with the session, in whatever spelling.
-
 #: Edges to a parent whose messages are not this conversation's, whatever a release would add up.
 _RUNS = (Edge.TOOL, Edge.DELEGATE, Edge.SUBAGENT)
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """What a session comes to, in messages: ``resumed`` over ``sessions`` rows, ``alone`` and ``exported`` by itself.
 
     ``resumed`` is 0 where resuming goes on in another session, which has a size of its own.
@@ -45,6 +45,17 @@ class Size:
     exported: int
 
 
+class _Counted(NamedTuple):
+    """What counting all sessions' messages came to.
+
+    ``large``: the sessions whose messages, and those of the rows above, come to more than the smallest limit.
+    ``all_belong``: every message belongs to a session that has a row.
+    """
+
+    large: tuple[Key, ...]
+    all_belong: bool
+
+
 def limits(view: StoreView) -> tuple[int, int]:
     """Return how many messages hermes resumes and exports at most; 0: no limit."""
     settings = view.settings
@@ -54,12 +65,24 @@ def limits(view: StoreView) -> tuple[int, int]:
 
 def large(view: StoreView, keys: Sequence[Key] | None = None) -> Iterator[Size]:
     """Give the sizes of sessions (of these ids, or of the whole store) that may be over a limit."""
-    smallest = min((limit for limit in limits(view) if limit), default=0)
-    if not smallest or not has_lineage(view.shape) or not view.shape.has("messages", "session_id"):
+    if not _is_judged(view):
         return
-    for session in _suspects(view, smallest) if keys is None else dict.fromkeys(keys):
+    for session in _suspects(view) if keys is None else dict.fromkeys(keys):
         if session is not None:
             yield size_of(view, session)
+
+
+def every_message_belongs(view: StoreView) -> bool:
+    """Whether it is certain that every message belongs to a session that has a row.
+
+    Told by the counts that are needed to find large sessions, so only of a store that is large enough to have them.
+    """
+    try:
+        counted = view.once(_counted) if _is_judged(view) else None
+    except apsw.CorruptError:
+        # Whoever asks may get along without the table of sessions.
+        return False
+    return counted is not None and counted.all_belong
 
 
 def size_of(view: StoreView, session: Key) -> Size:
@@ -98,33 +121,66 @@ def _is_a_run(view: StoreView, session: Key) -> bool:
     return edge in _RUNS
 
 
-def _suspects(view: StoreView, limit: int) -> Iterator[Key]:
-    """Give the sessions whose rows, all of them, and those of the rows above come to more than the limit."""
-    messages = view.shape.tables["messages"]
+def _smallest(view: StoreView) -> int:
+    return min((limit for limit in limits(view) if limit), default=0)
+
+
+def _is_judged(view: StoreView) -> bool:
+    return bool(_smallest(view)) and has_lineage(view.shape) and view.shape.has("messages", "session_id")
+
+
+def _suspects(view: StoreView) -> Sequence[Key]:
+    """Return the sessions whose rows, all of them, and those of the rows above come to more than the smallest limit."""
+    counted = view.once(_counted)
+    return () if counted is None else counted.large
+
+
+def _counted(view: StoreView) -> _Counted | None:
+    """Count the messages of every session, on the index by session; None where none can have too many."""
+    limit, messages, sessions = _smallest(view), view.shape.tables["messages"], view.shape.tables["sessions"]
     # Without an index each count would read all messages; every release makes it anew when it opens the store.
     if not view.shape.messages_by_session:
-        return
+        return None
     if messages.rowid is not None:
         low, high = (view.reader.value(f"SELECT {end}({messages.rowid}) FROM messages") for end in ("min", "max"))
         if not isinstance(low, int) or not isinstance(high, int) or high - low < limit:
-            return
-    rows = f"(SELECT count(*) FROM (SELECT 1 FROM messages m WHERE m.session_id = sessions.id LIMIT {limit + 1}))"
+            return None
+    rows = "(SELECT count(*) FROM messages m WHERE m.session_id = sessions.id)"
     with_child = "EXISTS (SELECT 1 FROM sessions c WHERE c.parent_session_id = sessions.id)"
     related = f"(sessions.parent_session_id IS NOT NULL OR {with_child})"
     # Only rows with kin are kept, by id, parent and count; any other is large by itself or not at all.
     kin: dict[Key, tuple[Key, int]] = {}
-    columns = ["sessions.id", "sessions.parent_session_id", rows, related]
-    for session, parent, count, has_kin in view.reader.walk(view.shape.tables["sessions"], columns):
-        if not isinstance(count, int):
-            continue
-        if has_kin:
-            kin[session] = (parent, count)
-        elif count > limit:
-            yield session
+    large: list[Key] = []
+    total = 0
+    with _at_one_moment(view) as may_compare:
+        for session, parent, count, has_kin in view.reader.walk(
+            sessions, ["sessions.id", "sessions.parent_session_id", rows, related]
+        ):
+            if not isinstance(count, int):
+                continue
+            total += count
+            if has_kin:
+                kin[session] = (parent, count)
+            elif count > limit:
+                large.append(session)
+        # An id that several rows have would be counted for each.
+        all_belong = may_compare and sessions.primary_key == ("id",) and view.reader.count(messages) == total
     sums: dict[Key, int] = {}
-    for member in kin:
-        if _sum_up(member, kin, sums) > limit:
-            yield member
+    large += (member for member in kin if _sum_up(member, kin, sums) > limit)
+    return _Counted(tuple(large), all_belong)
+
+
+@contextmanager
+def _at_one_moment(view: StoreView) -> Iterator[bool]:
+    """Keep to one moment inside, so that numbers can be compared; say whether that is so.
+
+    It is not where somebody would wait for us: nothing that takes so long may be done in one slice then.
+    """
+    if view.reader.pace is Pace.SLICED and view.reader.rests:
+        yield False
+        return
+    with view.reader.pinned():
+        yield True
 
 
 def _sum_up(session: Key, kin: Mapping[Key, tuple[Key, int]], sums: dict[Key, int]) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from checks.orphan_messages import CHECK, find
 from hermes_doctor.engine.model import Check, Finding, RelationRule, Safety, Severity
+from hermes_doctor.host.settings import NO_SETTINGS, Settings
 from hermes_doctor.store import orphans
 from hermes_doctor.store.cells import Key
 from hermes_doctor.store.view import StoreView
@@ -161,6 +162,50 @@ def test_no_session_is_lost_between_two_statements(
     home, made = planted()
     monkeypatch.setattr(orphans, "_AT_ONCE", jump)
     assert wrong(home, made, CHECK) == []
+
+
+#: Limits of a conversation's length that are so low that all sessions' messages have to be counted.
+_COUNTING = Settings(read=True, max_resume_messages=1, max_export_messages=1)
+
+
+def test_where_messages_are_counted_by_session_the_same_is_found(planted: Planted) -> None:
+    home, _made = planted()
+    with view_of(home.store, home=home.path, now=NOW) as view:
+        everything = list(find(view, None))
+        assert everything
+        view.forget()
+        view.settings = _COUNTING
+        assert list(find(view, None)) == everything
+
+
+@pytest.mark.parametrize("lost", ["gone", None], ids=["a session", "no session"])
+def test_counts_that_agree_are_proof_enough(home: Home, monkeypatch: pytest.MonkeyPatch, lost: str | None) -> None:
+    home.run(NEWEST, [*chat("one"), *chat("two")])
+    asked: list[StoreView] = []
+    jumping = orphans._jumping
+
+    def watched(view: StoreView) -> Iterator[orphans.Missing]:
+        asked.append(view)
+        return jumping(view)
+
+    monkeypatch.setattr(orphans, "_jumping", watched)
+
+    def found(settings: Settings) -> list[Key]:
+        with view_of(home.store, now=NOW, held="no") as view:
+            view.settings = settings
+            return [finding.session for finding in find(view, None)]
+
+    assert (found(_COUNTING), len(asked)) == ([], 0)
+    assert (found(NO_SETTINGS), len(asked)) == ([], 1)
+    connection = apsw.Connection(str(home.store))
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("UPDATE sqlite_schema SET sql = replace(sql, 'session_id TEXT NOT NULL', 'session_id TEXT')")
+    connection.execute("PRAGMA writable_schema = RESET")
+    connection.execute("UPDATE messages SET session_id = ? WHERE id = 1", (lost,))
+    connection.close()
+    assert found(_COUNTING) == ([lost] if lost else [])
+    assert len(asked) > 1
 
 
 def test_a_store_without_the_index_is_walked_once(planted: Planted, tmp_path: Path) -> None:
