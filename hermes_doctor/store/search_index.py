@@ -14,7 +14,7 @@ import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
@@ -52,8 +52,7 @@ class Layout(enum.StrEnum):
 _EXTERNAL = frozenset({Layout.EXTERNAL_1, Layout.EXTERNAL_2, Layout.EXTERNAL_3})
 
 
-@dataclass(frozen=True)
-class Declared:
+class Declared(NamedTuple):
     """What an index's CREATE statement says: its columns, the table or view of its texts (None: its own), tokenizer."""
 
     columns: tuple[str, ...]
