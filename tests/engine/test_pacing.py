@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from hermes_doctor.engine.pacing import BUDGET, Pacing
+from hermes_doctor.engine.pacing import BUDGET, LIVE_BUDGET, LivePacing, Pacing
 
 
 def noted(pacing: Pacing, seconds_per_row: float, transactions: int) -> list[int]:
@@ -71,3 +71,43 @@ def test_the_summary_names_median_percentile_and_longest() -> None:
     assert summary["longest"] == 1.0
     assert summary["median"] == 0.505
     assert 0.95 <= summary["p95"] <= 0.96
+
+
+def test_beside_a_living_hermes_no_rest_is_shorter_than_the_budget_or_the_hold() -> None:
+    pacing = LivePacing()
+    assert pacing.rest_seconds() == LIVE_BUDGET
+    pacing.note(1, 0.001)
+    assert pacing.rest_seconds() == LIVE_BUDGET
+    pacing.note(1, 3.0)
+    assert pacing.rest_seconds() == 3.0
+
+
+def test_beside_a_hermes_that_writes_rests_grow_and_shrink_again() -> None:
+    pacing = LivePacing()
+    pacing.note(1, 0.01)
+    rests = []
+    for crowded in (True, True, True, True, False, False, False, False):
+        pacing.crowd(crowded)
+        rests.append(round(pacing.rest_seconds() / LIVE_BUDGET))
+    assert rests == [2, 4, 8, 8, 4, 2, 1, 1]
+
+
+def test_beside_a_living_hermes_the_size_follows_what_a_whole_transaction_takes() -> None:
+    pacing = LivePacing()
+    # Of 30 ms a transaction takes 25 for the disk, whatever it holds: a single row's share would never let it grow.
+    for _ in range(20):
+        rows = pacing.next_size()
+        pacing.note(rows, 0.025 + 0.0002 * rows)
+    assert 16 <= pacing.next_size() <= 128
+    before = pacing.next_size()
+    pacing.note(before, 2 * LIVE_BUDGET)
+    assert pacing.next_size() == before // 2
+
+
+def test_a_transaction_with_few_rows_says_nothing_of_larger_ones() -> None:
+    pacing = LivePacing()
+    for _ in range(4):
+        pacing.note(pacing.next_size(), 0.001)
+    size = pacing.next_size()
+    pacing.note(1, 0.001)
+    assert pacing.next_size() == size
