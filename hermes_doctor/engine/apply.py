@@ -16,7 +16,7 @@ from hermes_doctor.engine.became import Became, Changes
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.forgetting import forget_old_runs
 from hermes_doctor.engine.gates import BackupMode, another_doctor, busy, refusal
-from hermes_doctor.engine.halts import halt
+from hermes_doctor.engine.halts import halt_of_moved, halt_of_store
 from hermes_doctor.engine.journal import Journal, folder_of
 from hermes_doctor.engine.live import Beside, GaveWayError, left_to_hermes, used_sessions
 from hermes_doctor.engine.model import Check, ExitCode, Finding
@@ -42,6 +42,7 @@ from hermes_doctor.engine.writer import LOOK_EVERY, Writer, checkpoint_if_alone,
 from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
+from hermes_doctor.host.same_files import StoreMovedError
 from hermes_doctor.store.cells import Key, quote
 from hermes_doctor.store.reader import in_keys
 from hermes_doctor.store.search_index import match_trigrams
@@ -111,7 +112,11 @@ def apply_store(
     except BackupError as error:
         fix.refuse(ExitCode.REFUSED, f"no backup could be made ({error}): nothing was changed")
     except (OSError, sqlite3.Error, apsw.Error, UncoveredError) as error:
-        fix.fail(halt(error))
+        code, reason = halt_of_store(error, fix.scan)
+        if code is ExitCode.STOPPED:
+            fix.stop(reason)
+        else:
+            fix.fail(reason, code)
     except BaseException:
         fix.close()
         raise
@@ -140,6 +145,8 @@ class _Run:
         self.pacing = LivePacing() if fix.live else Pacing()
         self.looked_at = float("-inf")
         self.became = became
+        #: Whether another file, or none, lies there by now.
+        self.moved: StoreMovedError | None = None
         #: Whether every row that was to be mended had its turn.
         self.came_through = False
 
@@ -166,6 +173,9 @@ class _Run:
             self.stop.ask("somebody else holds the store's write lock")
         except GaveWayError as gave_way:
             self.stop.ask(str(gave_way))
+        except StoreMovedError as moved:
+            self.moved = moved
+            self.stop.ask(str(moved))
         finally:
             self._conclude()
 
@@ -295,13 +305,18 @@ class _Run:
         fix.changes = Changes(self._outcomes())
         fix.holds = self.pacing.summary()
         # Beside a living hermes that is hermes's own to do, even if it has gone by now.
-        if fix.scan.bundle is not None and not fix.live:
+        if fix.scan.bundle is not None and not fix.live and self.moved is None:
             checkpoint_if_alone(fix.scan.bundle)
         after = scan_store(fix.ref, self.chosen.checks, self.options, self.progress, self._look_what_is_left)
         fix.still_found = len(after.findings)
         fix.left = sum(self._could_be_mended(finding) for finding in after.findings)
         after.findings.close()
-        if self.stop:
+        if self.moved is not None and (halted := halt_of_moved(self.moved, fix.scan))[0] is ExitCode.DAMAGED:
+            fix.fail(halted[1], halted[0])
+        elif after.exit_code(None) is ExitCode.DAMAGED:
+            fix.scan.condition, fix.scan.next_step = after.condition, after.next_step
+            fix.fail(after.reason or "the store is damaged", ExitCode.DAMAGED)
+        elif self.stop:
             fix.stop(self.stop.reason or "")
         elif fix.doubted:
             fix.outcome, fix.exit_code = "partly-fixed", ExitCode.REFUSED

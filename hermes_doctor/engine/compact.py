@@ -15,6 +15,7 @@ from pathlib import Path
 import apsw
 
 from hermes_doctor.engine.gates import Planned, Refusal, another_doctor, busy, refusal
+from hermes_doctor.engine.halts import halt_of_moved
 from hermes_doctor.engine.journal import folder_of
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.plan import Outcome
@@ -25,6 +26,7 @@ from hermes_doctor.host.bundle import Bundle, Condition
 from hermes_doctor.host.holders import named, others_at
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
+from hermes_doctor.host.same_files import SameFiles, StoreMovedError
 from hermes_doctor.host.upstream import for_damage, printable, quoted
 from hermes_doctor.store.cells import quote
 from hermes_doctor.store.compaction import Extent, Room, extent, room_for_vacuum
@@ -198,6 +200,9 @@ def _do(result: StoreCompact, stop: Stop, progress: Progress | None) -> None:
     except Stopped as stopped:
         after = "it is compacted, but not all of it was verified" if work.done else _AS_BEFORE
         result.end("stopped", ExitCode.STOPPED, f"{stopped}; {after}")
+    except StoreMovedError as moved:
+        code, reason = halt_of_moved(moved, result.scan)
+        result.end("stopped" if code is ExitCode.STOPPED else "failed", code, reason)
     except _Damaged as damaged:
         result.scan.condition = Condition.DAMAGED
         result.scan.next_step = for_damage(result.ref.path, result.scan.schema_version, result.ref.profile)
@@ -235,11 +240,14 @@ class _Work:
             self._check(connection, "checking", "VACUUM could spread the damage, nothing was changed")
             with self._watched(connection, "checking"):
                 before = _Sight.of(connection)
+            files = SameFiles(self.bundle)
+            files.opened()
             others = named(others_at(self.bundle))
             if others:
                 raise Stopped(f"{others} opened the store meanwhile")
             self.result.before = self._extent(connection)
             reach(Step.COMPACT_CHECKED)
+            files.check()
             with self._watched(connection, "compacting"):
                 connection.execute("VACUUM")
             self.done = True
@@ -253,9 +261,11 @@ class _Work:
                 # A log that was not there goes with its last connection, as ever; locks keep everybody else out.
                 keep = not alone or self.bundle.wal_bytes is not None
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(keep))
+            files.note()
             reach(Step.COMPACT_CUT)
             self.result.after = self._extent(connection)
             self._verify(connection, before)
+            files.check()
             reach(Step.COMPACT_VERIFIED)
         finally:
             connection.close()
@@ -264,6 +274,11 @@ class _Work:
     def failed(self, error: OSError | apsw.Error) -> None:
         """Say what the machine, or SQLite, could not do."""
         stands = "it is compacted, but was not verified" if self.done else _AS_BEFORE
+        if isinstance(error, (apsw.CantOpenError, OSError)) and not self.result.ref.path.exists():
+            self.result.scan.condition = Condition.MISSING
+            name = printable(self.result.ref.path)
+            self.result.end("failed", ExitCode.DAMAGED, f"{name} was moved away or deleted meanwhile")
+            return
         problem = damage_of(error, self.result.ref.path, self.result.ref.profile, self.result.scan.schema_version)
         if isinstance(error, apsw.BusyError | apsw.LockedError):
             self.result.end("stopped", ExitCode.STOPPED, f"somebody else is at work on the store; {stands}")

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import apsw
 
-from hermes_doctor.host.upstream import printable
+from hermes_doctor.engine.model import ExitCode
+from hermes_doctor.engine.scan import StoreScan
+from hermes_doctor.host.bundle import Condition
+from hermes_doctor.host.same_files import SameFiles, StoreMovedError
+from hermes_doctor.host.upstream import for_damage, printable
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _STANDS = "what was committed stands and can be undone"
@@ -21,6 +25,35 @@ def halt(error: Exception) -> str:
     if isinstance(error, (OSError, sqlite3.Error)):
         return f"the doctor's records cannot be written ({error}): {_STANDS}"
     return f"SQLite stopped the work ({error}): {_STANDS}"
+
+
+def halt_of_moved(moved: StoreMovedError, scan: StoreScan) -> tuple[ExitCode, str]:
+    """Return the exit code and the line for a store that another file, none, or half of it has taken the place of."""
+    path = scan.ref.path
+    if not path.exists():
+        scan.condition, scan.next_step = Condition.MISSING, "put it back"
+        return ExitCode.DAMAGED, str(moved)
+    if moved.cut:
+        scan.condition, scan.next_step = Condition.DAMAGED, for_damage(path, scan.schema_version, scan.ref.profile)
+        return ExitCode.DAMAGED, str(moved)
+    return ExitCode.STOPPED, str(moved)
+
+
+def halt_of_store(error: Exception, scan: StoreScan) -> tuple[ExitCode, str]:
+    """Return the exit code and the line of an error; of a store that is damaged or gone by now, the scan notes it."""
+    path = scan.ref.path
+    if isinstance(error, (apsw.Error, OSError)) and not path.exists():
+        scan.condition, scan.next_step = Condition.MISSING, "put it back"
+        return ExitCode.DAMAGED, f"{printable(path)} was moved away or deleted meanwhile"
+    if isinstance(error, apsw.Error) and scan.bundle is not None:
+        try:
+            SameFiles(scan.bundle).check_name()
+        except StoreMovedError as moved:
+            return halt_of_moved(moved, scan)
+    if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+        scan.condition, scan.next_step = Condition.DAMAGED, for_damage(path, scan.schema_version, scan.ref.profile)
+        return ExitCode.DAMAGED, f"{printable(path)} is damaged ({error}): {_STANDS}"
+    return ExitCode.FAILED, halt(error)
 
 
 def unreadable_journal(path: Path, error: Exception) -> str:

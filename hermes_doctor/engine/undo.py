@@ -29,7 +29,7 @@ from hermes_doctor.engine.changes import Op, RowChange, changes_of, holds, read_
 from hermes_doctor.engine.file_changes import FileChange, FileMovedError, Kind
 from hermes_doctor.engine.findings import Shelf
 from hermes_doctor.engine.gates import Planned, busy, refusal
-from hermes_doctor.engine.halts import halt
+from hermes_doctor.engine.halts import halt_of_moved, halt_of_store
 from hermes_doctor.engine.identity import is_the_same
 from hermes_doctor.engine.journal import APPLIED, PENDING, UNDONE, UNKNOWN, Entry, Journal, Run, folder_of
 from hermes_doctor.engine.links import left_dangling, newly_dangling
@@ -42,9 +42,11 @@ from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.stopping import Stop
 from hermes_doctor.engine.transaction import Change
 from hermes_doctor.engine.writer import LOOK_EVERY, Writer, checkpoint_if_alone, open_writer
+from hermes_doctor.host.bundle import StoreProblem
 from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
+from hermes_doctor.host.same_files import StoreMovedError
 from hermes_doctor.store.cells import BadText, Cell, Key, json_key, quote
 from hermes_doctor.store.search_index import check_rows, kept_in_step, match_trigrams
 from hermes_doctor.store.shape import Shape
@@ -139,8 +141,15 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
     except apsw.BusyError:
         undo.outcome, undo.exit_code = "stopped", ExitCode.STOPPED
         undo.reason = "somebody else holds the store's write lock"
+    except StoreMovedError as moved:
+        undo.exit_code, undo.reason = halt_of_moved(moved, scan)
+        undo.outcome = "stopped" if undo.exit_code is ExitCode.STOPPED else "failed"
+    except StoreProblem as problem:
+        scan.condition, scan.next_step = problem.condition, problem.next_step
+        undo.outcome, undo.exit_code, undo.reason = "failed", ExitCode.DAMAGED, problem.reason
     except (OSError, sqlite3.Error, apsw.Error) as error:
-        undo.outcome, undo.exit_code, undo.reason = "failed", ExitCode.FAILED, halt(error)
+        undo.exit_code, undo.reason = halt_of_store(error, scan)
+        undo.outcome = "stopped" if undo.exit_code is ExitCode.STOPPED else "failed"
     return undo
 
 
@@ -332,12 +341,12 @@ def _try_to_take_back(
 ) -> list[Change]:
     """Put back what can be, but for the changes at the places ``left``; raises CannotRestoreError, rolled back."""
     connection = writer.connection
-    connection.execute("BEGIN IMMEDIATE")
+    writer.begin()
     try:
         reach(Step.UNDO_BEGUN)
         results = _restore_all(writer, entry, changes, left)
         reach(Step.UNDO_RESTORED)
-        connection.execute("COMMIT")
+        writer.commit()
     except (apsw.ConstraintError, StrangersTriggerError) as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

@@ -17,6 +17,7 @@ from hermes_doctor.engine.scan import ScanOptions, StoreScan
 from hermes_doctor.host.bundle import Bundle
 from hermes_doctor.host.holders import Holder, others_at
 from hermes_doctor.host.lease import Lease, take_lease
+from hermes_doctor.host.same_files import SameFiles
 from hermes_doctor.host.settings import NO_SETTINGS, read_settings
 from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import read_shape
@@ -33,7 +34,10 @@ LOOK_EVERY = 1.0
 
 @dataclass
 class Writer:
-    """An open store, for one run. ``beside``: how the work fits in with that of a living hermes, None without one."""
+    """An open store, for one run.
+
+    ``beside``: how the work fits in with that of a living hermes, None without one, when ``files`` are watched instead.
+    """
 
     connection: apsw.Connection
     view: StoreView
@@ -41,19 +45,26 @@ class Writer:
     bundle: Bundle
     run: str = ""
     beside: Beside | None = None
+    files: SameFiles | None = None
 
     def begin(self) -> None:
-        """Begin a write transaction. Raises apsw.BusyError, or beside a living hermes GaveWayError."""
+        """Begin a write transaction. Raises apsw.BusyError, StoreMovedError, or beside a living hermes GaveWayError."""
+        if self.files is not None:
+            self.files.check()
         if self.beside is None:
             self.connection.execute("BEGIN IMMEDIATE")
         else:
             self.beside.begin(self.connection)
 
     def commit(self) -> None:
-        """Commit it, if the store still is the one that was opened. Raises GaveWayError."""
+        """Commit it, if the store still is the one that was opened. Raises StoreMovedError, or GaveWayError."""
         if self.beside is not None:
             self.beside.check()
+        if self.files is not None:
+            self.files.check()
         self.connection.execute("COMMIT")
+        if self.files is not None:
+            self.files.note()
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -80,7 +91,10 @@ class Writer:
 def open_writer(
     scan: StoreScan, journal: Journal, options: ScanOptions, beside: Beside | None = None
 ) -> Iterator[Writer]:
-    """Open a scanned store for writing. Raises apsw.Error where that fails, GaveWayError where it was replaced."""
+    """Open a scanned store for writing.
+
+    Raises apsw.Error where that fails, StoreMovedError, or beside a living hermes GaveWayError, where it was replaced.
+    """
     assert scan.bundle is not None, "a store that was scanned has been looked at"
     ref, bundle = scan.ref, scan.bundle
     connection = open_for_writing(bundle.real_path)
@@ -102,7 +116,10 @@ def open_writer(
             bundle=bundle,
             deep=options.deep,
         )
-        yield Writer(connection, view, journal, bundle, beside=beside)
+        files = SameFiles(bundle) if beside is None else None
+        if files is not None:
+            files.opened()
+        yield Writer(connection, view, journal, bundle, beside=beside, files=files)
         if beside is not None:
             beside.check()
     finally:
