@@ -49,6 +49,16 @@ class Layout(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+#: What the views of texts are made of beside columns, and from what they read.
+_WORD_OF_VIEWS = re.compile(
+    r"as|case|when|then|else|end|from|join|on|where|and|in|is|not|null"
+    r"|messages|sessions|coalesce|substr|json_extract|json_object|json_valid"
+)
+_PLAIN_SOURCE = (
+    r"\bFROM\s+messages(?:\s+AS\s+(\w+))?(?:\s+JOIN\s+sessions(?:\s+AS\s+(\w+))?\s+ON\s[^,]*)?\s*(?:WHERE\b.*)?$"
+)
+_TEXTS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'", re.S)
+
 _EXTERNAL = frozenset({Layout.EXTERNAL_1, Layout.EXTERNAL_2, Layout.EXTERNAL_3})
 
 
@@ -221,10 +231,12 @@ def _layout(shape: Shape, name: str) -> Layout:
         return Layout.UNKNOWN
     if declared.content is None:
         return Layout.INLINE
+    if not shape.has("messages", "id", *declared.columns):
+        return Layout.UNKNOWN
     if name == "messages_fts" and declared.content == "messages":
         return Layout.EXTERNAL_1
     view = _sql_of(shape.views, declared.content)
-    if view is None:
+    if view is None or not _is_plain(shape, view):
         return Layout.UNKNOWN
     if name == "messages_fts" or _mentions_sessions(view):
         return Layout.EXTERNAL_3
@@ -235,7 +247,24 @@ def depends_on_sessions(shape: Shape, name: str) -> bool:
     """Whether it depends on rows of ``sessions`` which messages an index holds."""
     declared = declared_by(shape, name)
     view = _sql_of(shape.views, declared.content) if declared is not None and declared.content else None
-    return view is not None and _mentions_sessions(view)
+    return view is not None and _mentions_sessions(view) and _layout(shape, name) in _EXTERNAL
+
+
+def _is_plain(shape: Shape, view: str) -> bool:
+    """Whether a view reads messages, and their sessions, once, as those of releases do.
+
+    One that is anybody's may never end, or ask for columns that the store has not.
+    """
+    plain = _TEXTS.sub(" ", view)
+    begin = re.match(r"\s*CREATE\s+VIEW\s+(?:IF\s+NOT\s+EXISTS\s+)?\S+\s+AS\s+SELECT\b(.*)$", plain, re.I | re.S)
+    source = re.search(_PLAIN_SOURCE, begin[1], re.I | re.S) if begin is not None else None
+    if begin is None or source is None:
+        return False
+    words = {word.lower() for word in re.findall(r"[^\W\d]\w*", begin[1])}
+    words -= {alias.lower() for alias in source.groups() if alias}
+    return all(
+        _WORD_OF_VIEWS.fullmatch(word) or shape.has("messages", word) or shape.has("sessions", word) for word in words
+    )
 
 
 def _mentions_sessions(view: str) -> bool:
@@ -296,7 +325,7 @@ def stops_at_nul(connection: apsw.Connection, shape: Shape) -> bool | None:
     """
     name = "messages_fts_trigram"
     declared = declared_by(shape, name)
-    if declared is None:
+    if declared is None or _layout(shape, name) is Layout.UNKNOWN:
         return None
     # Of an external index the messages themselves: its view may leave out by now what was put in before.
     texts = _texts(declared, name) if declared.content is None else "SELECT id, content AS text FROM messages"
