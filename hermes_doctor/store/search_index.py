@@ -258,7 +258,7 @@ def _is_plain(shape: Shape, view: str) -> bool:
     plain = _TEXTS.sub(" ", view)
     begin = re.match(r"\s*CREATE\s+VIEW\s+(?:IF\s+NOT\s+EXISTS\s+)?\S+\s+AS\s+SELECT\b(.*)$", plain, re.I | re.S)
     source = re.search(_PLAIN_SOURCE, begin[1], re.I | re.S) if begin is not None else None
-    if begin is None or source is None:
+    if begin is None or source is None or len(re.findall(r"\bJOIN\b", begin[1], re.I)) > 1:
         return False
     words = {word.lower() for word in re.findall(r"[^\W\d]\w*", begin[1])}
     words -= {alias.lower() for alias in source.groups() if alias}
