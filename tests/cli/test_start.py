@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ from tests.cli.support import ROOT, doctor, environment
 _SCRIPTS = [name for name in ("doctor", "hermes-state-doctor") if Path(sys.executable).with_name(name).exists()]
 
 _HEAVY = ("apsw", "psutil", "tabulate", "yaml", "sqlite_utils", "checks", "fixes")
+
+#: What `--version` has no need of beside these, and what a scan has none of: each takes milliseconds to import.
+_NOT_TO_START = (*_HEAVY, "dataclasses", "difflib", "hashlib", "importlib.metadata", "json", "subprocess", "traceback")
+_NOT_TO_SCAN = (
+    *("difflib", "email", "fixes", "hashlib", "importlib.metadata", "logging"),
+    *("psutil", "sqlite_utils", "tabulate", "traceback"),
+    *("hermes_doctor.store.wreck", "hermes_doctor.engine.apply", "hermes_doctor.engine.journal"),
+)
 
 _LOADED = f"""
 import sys
@@ -46,6 +55,31 @@ def test_a_scan_loads_no_fix(tmp_path: Path, damaged: Path) -> None:
     done = doctor(tmp_path, "scan", damaged, command=(sys.executable, "-c", _LOADED))
     assert "'checks'" in done.stderr
     assert "'fixes'" not in done.stderr
+
+
+_LOADED_NEEDLESSLY = """
+import sys
+needless = sys.argv.pop(1).split(",")
+from hermes_doctor.__main__ import main
+code = main()
+sys.exit(", ".join(name for name in needless if name in sys.modules))
+"""
+
+
+def loaded(folder: Path, names: Sequence[str], *arguments: str | Path) -> list[str]:
+    """Those of the modules that are loaded once a command has ended."""
+    command = (sys.executable, "-c", _LOADED_NEEDLESSLY)
+    done = doctor(folder, ",".join(names), *arguments, command=command)
+    return done.stderr.strip().split(", ") if done.stderr.strip() else []
+
+
+def test_a_start_is_quick_since_it_loads_little(tmp_path: Path) -> None:
+    assert loaded(tmp_path, _NOT_TO_START, "--version") == []
+
+
+def test_a_scan_is_quick_since_it_loads_little(tmp_path: Path, damaged: Path) -> None:
+    # JSON: for a table tabulate is needed, which brings importlib.metadata along.
+    assert loaded(tmp_path, [*_NOT_TO_SCAN, "apsw"], "scan", "--json", damaged) == ["apsw"]
 
 
 @pytest.mark.skipif(not _SCRIPTS, reason="the doctor is not installed into this environment")
