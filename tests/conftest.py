@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from tests.bytecode import keep_bytecode
 from tests.oracle import wheels
 from tests.oracle.home import Home
 from tests.oracle.releases import RELEASES, Release
@@ -21,8 +22,9 @@ from tests.places import ON_DISK, choose_memory
 
 NOT_RUN = "needs the released wheels of hermes-agent"
 
-# Before pytest makes its first folder; the parallel workers inherit it.
+# Before pytest makes its first folder and starts its parallel workers, who inherit both.
 choose_memory()
+keep_bytecode()
 
 _opened_by_sqlite3: list[str] = []
 
