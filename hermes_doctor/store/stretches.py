@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress, islice
+from typing import NamedTuple
 
 from xxhash import xxh3_128, xxh3_128_digest
 
@@ -279,9 +280,9 @@ def _stretches(tree: _Tree, low: int, high: int) -> Iterator[Stretch]:
             lower = uppers[index - 1] if index else tree.lower(place)
             if lower >= high:
                 break
-            rowids, chains = _rows_of(tree.pages, leaves[index], lower, uppers[index])
-            if rowids and low <= rowids[-1] and rowids[0] <= high:
-                begun.add(leaves[index], uppers[index], rowids, chains)
+            leaf = _leaf(tree.pages, leaves[index], lower, uppers[index])
+            if leaf is not None and low <= leaf.last and leaf.first <= high:
+                begun.add(leaves[index], uppers[index], leaf)
             if begun.is_full:
                 yield begun.ended()
                 begun = _Begun(tree, place)
@@ -305,14 +306,14 @@ class _Begun:
         size = (len(self.leaves) + len(self._others)) * self._tree.pages.size
         return self._rows >= STRETCH_ROWS or size >= STRETCH_BYTES
 
-    def add(self, leaf: int, upper: int, rowids: Sequence[int], others: Sequence[int]) -> None:
+    def add(self, number: int, upper: int, leaf: _Leaf) -> None:
         if not self.leaves:
-            self._low = rowids[0]
-        self._high = rowids[-1]
-        self._rows += len(rowids)
-        self.leaves.append(leaf)
+            self._low = leaf.first
+        self._high = leaf.last
+        self._rows += leaf.rows
+        self.leaves.append(number)
         self._uppers.append(upper)
-        self._others += others
+        self._others += leaf.others
 
     def ended(self) -> Stretch:
         tree, numbers = self._tree, sorted([*self.leaves, *self._others])
@@ -376,45 +377,66 @@ def _digest(tree: _Tree, runs: Sequence[int], descriptor: int | None = None) -> 
     return digest.digest()
 
 
-def _rows_of(pages: RawPages, number: int, lower: int, upper: int) -> tuple[list[int], list[int]]:
-    """Return the rowids of a leaf, and the pages that its rows go on in. Raises Doubt where it is not sound."""
+class _Leaf(NamedTuple):
+    """What a leaf holds: the rowids of its first and last row, how many there are, and the pages that they go on in."""
+
+    first: int
+    last: int
+    rows: int
+    others: Sequence[int]
+
+
+def _leaf(pages: RawPages, number: int, lower: int, upper: int) -> _Leaf | None:
+    """Look into a leaf, None where it is empty. Raises Doubt where it is not sound, as far as it is looked at."""
     page, usable = pages.page(number), pages.usable
-    count = int.from_bytes(page[3:5], "big")
-    if page[0] != _LEAF or _LEAF_CELLS + 2 * count > usable:
+    rows = int.from_bytes(page[3:5], "big")
+    if page[0] != _LEAF or _LEAF_CELLS + 2 * rows > usable:
         raise Doubt("a leaf of the tree holds no rows")
-    # SQLite's own figures: what a row may have in its leaf, and has at least where it goes on elsewhere.
-    most, least, elsewhere = usable - 35, (usable - 12) * 32 // 255 - 23, usable - 4
-    rowids: list[int] = []
+    if not rows:
+        return None
     others: list[int] = []
+    cells = struct.unpack_from(f">{rows}H", page, _LEAF_CELLS)
+    # What a row may have in its leaf at most, by SQLite's own figure.
+    most = usable - 35
     try:
-        for at in struct.unpack_from(f">{count}H", page, _LEAF_CELLS):
-            size, after = page[at], at + 1
+        for at in cells:
+            size = page[at]
             if size >= 0x80:
-                size, after = _varint(page, at)
-                if size < 0:
-                    raise Doubt("a row has an absurd size")
-            rowid = page[after]
-            if rowid >= 0x80:
-                rowid, after = _varint(page, after)
-            else:
-                after += 1
-            rowids.append(rowid)
-            if size > most:
-                here = least + (size - least) % elsewhere
-                here = here if here <= most else least
-                if after + here + 4 > usable:
-                    raise IndexError
-                others += _chain(pages, page[after + here : after + here + 4], -((here - size) // elsewhere))
+                after = page[at + 1]
+                size = (size & 0x7F) << 7 | after if after < 0x80 else _varint(page, at)[0]
+            if not 0 <= size <= most:
+                others += _chain(pages, page, at)
+        first, last = _rowid(page, cells[0]), _rowid(page, cells[-1])
     except IndexError:
         raise Doubt("a leaf of the tree is cut short") from None
-    _check_order(lower, rowids, upper + 1)
-    return rowids, others
+    if not lower < first <= last <= upper:
+        raise Doubt("the rowids of the tree are in disorder")
+    return _Leaf(first, last, rows, others)
 
 
-def _chain(pages: RawPages, first: bytes, count: int) -> Iterator[int]:
+def _rowid(page: bytes, at: int) -> int:
+    """Return the rowid of the row at a place of a leaf, behind its size. Raises IndexError."""
+    end = at + 8
+    while page[at] >= 0x80 and at < end:
+        at += 1
+    return _varint(page, at + 1)[0]
+
+
+def _chain(pages: RawPages, page: bytes, at: int) -> Iterator[int]:
+    """Give the pages that the row at a place of a leaf goes on in."""
+    size, after = _varint(page, at)
+    after = _varint(page, after)[1]
+    # SQLite's own figures: what a row has at least in its leaf, and what of it a page besides takes.
+    most, least, elsewhere = pages.usable - 35, (pages.usable - 12) * 32 // 255 - 23, pages.usable - 4
+    here = least + (size - least) % elsewhere
+    here = here if here <= most else least
+    after += here
+    count = -((here - size) // elsewhere)
     if not 0 < count <= pages.count:
         raise Doubt("a row has an absurd size")
-    number = int.from_bytes(first, "big")
+    if after + 4 > pages.usable:
+        raise IndexError
+    number = int.from_bytes(page[after : after + 4], "big")
     for left in range(count - 1, -1, -1):
         if not pages.has(number):
             raise Doubt("a row goes on outside of the file")
