@@ -138,11 +138,22 @@ def main(
         begun = time.monotonic()
         path = options.store(case)
         print(f"{case}: {path.stat().st_size / 1e6:,.0f} MB, {time.monotonic() - begun:.0f} s", flush=True)
-    for name in parts or PARTS:
+    failed = [name for name in parts or PARTS if not _done(name, options, to_record)]
+    if failed:
+        raise click.ClickException(f"not measured to the end: {', '.join(failed)}")
+
+
+def _done(name: str, options: Options, to_record: bool) -> bool:
+    """Measure a part; say so where it fails, so that the others are measured all the same."""
+    try:
         for section in PARTS[name](options):
             print(f"\n{section.title}\n{table(section.figures)}", flush=True)
             if to_record:
                 record(section.name, section.title, section.figures, text=section.text)
+    except RuntimeError as error:
+        print(f"\n{name} failed: {error}", flush=True)
+        return False
+    return True
 
 
 if __name__ == "__main__":

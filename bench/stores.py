@@ -54,7 +54,6 @@ class _Chat:
     session: str
     source: str
     turns: int
-    started: float
     messages: int = 0
     calls: int = 0
 
@@ -91,7 +90,7 @@ def _fill(store: Path, messages: int, faults: float, seed: int, weight: float, *
     connection.pragma("locking_mode", "exclusive")
     connection.pragma("journal_mode", "memory")
     chance = random.Random(seed)
-    life = _Life(connection, Words(chance, weight), chance, faults, since, (until - since) / max(messages / 6, 1))
+    life = _Life(connection, Words(chance, weight), chance, faults, since, (until - since) / (messages + 10))
     rows = life.rows(messages)
     while life.written < messages:
         with connection:
@@ -139,9 +138,9 @@ class _Life:
     def rows(self, messages: int) -> Iterator[tuple[Any, ...]]:
         """Rows of ``messages``, in whole turns of chats that go on side by side."""
         while self.written < messages:
-            while len(self._open) < _SIDE_BY_SIDE:
+            place = min(self._chance.randrange(_SIDE_BY_SIDE), len(self._open))
+            if place == len(self._open):
                 self._open.append(self._begin())
-            place = self._chance.randrange(_SIDE_BY_SIDE)
             chat = self._open[place]
             yield from self._turn(chat, messages - self.written)
             chat.turns -= 1
@@ -164,7 +163,7 @@ class _Life:
         parents = [chat for chat in self._open if chat.source == "cli"]
         if source == "subagent" and not parents:
             source = "cli"
-        turns = 1 if source == "cron" else min(int(chance.paretovariate(1.1) * 1.5) + 1, _LONGEST)
+        turns = 1 if source == "cron" else min(int(chance.paretovariate(1.4) * 1.2) + 1, _LONGEST)
         if source != "subagent":
             return self._insert(source, turns, None, None)
         parent = chance.choice(parents).session
@@ -172,7 +171,6 @@ class _Life:
 
     def _insert(self, source: str, turns: int, parent: str | None, config: str | None) -> _Chat:
         self._sessions += 1
-        self._clock += self._step * self._chance.random()
         session = f"{time.strftime('%Y%m%d_%H%M%S', time.gmtime(self._clock))}_{self._sessions:06x}"
         title = f"{self._words.text(30).strip()} {self._sessions}" if source == "cli" and parent is None else None
         prompt = self._chance.choice(self._prompts)
@@ -195,14 +193,11 @@ class _Life:
         self._connection.execute(
             f"INSERT INTO sessions ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())
         )
-        return _Chat(session, source, turns, self._clock)
+        return _Chat(session, source, turns)
 
     def _compress(self, chat: _Chat) -> _Chat:
         self._end(chat, "compression")
-        after = self._insert(chat.source, chat.turns, chat.session, None)
-        # A continuation begins at the moment at which its parent ended.
-        self._connection.execute("UPDATE sessions SET ended_at = ? WHERE id = ?", (after.started, chat.session))
-        return after
+        return self._insert(chat.source, chat.turns, chat.session, None)
 
     def _end(self, chat: _Chat, reason: str) -> None:
         left = reason != "compression" and self._chance.random() < self._faults
@@ -239,7 +234,7 @@ class _Life:
         self, chat: _Chat, role: str, content: str, *, call: str | None = None, calls: list[str] | None = None
     ) -> tuple[Any, ...]:
         words, chance = self._words, self._chance
-        self._clock += self._step * chance.random() / 3
+        self._clock += self._step
         number = self._next_id
         self._next_id += 1
         self.written += 1

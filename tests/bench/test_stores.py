@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import apsw
 import pytest
 
 from bench.kept import kept_store
-from bench.stores import grow, make_store
+from bench.stores import DAY, grow, make_store
 from checks import CHECKS
 from hermes_doctor.engine.model import Severity
 from hermes_doctor.engine.scan import ScanOptions, scan_store
@@ -43,6 +44,10 @@ def test_a_store_without_planted_faults_is_sound_and_stays_so_as_it_grows(tmp_pa
     store = make_store(tmp_path / "home", release, 1_001)
     assert ask(store, "SELECT count(*), max(id) FROM messages") == [(1_001, 1_001)]
     assert found(store) == {}
+    [(newest,)] = ask(store, "SELECT max(max(timestamp), (SELECT max(ended_at) FROM sessions)) FROM messages")
+    assert isinstance(newest, float)
+    # Idle for long enough that what nobody ended is a fault, and nothing is ahead of the clock.
+    assert 1 * DAY < time.time() - newest < 3 * DAY
     grow(store, 10)
     assert ask(store, "SELECT count(*), max(id) FROM messages") == [(1_011, 1_011)]
     assert found(store) == {}
