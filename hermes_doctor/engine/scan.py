@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _TRIES = 3
 #: More threads than this do not read faster: they wait for one another.
 _MOST_THREADS = 4
+_DAMAGED_THERE = "the file is damaged where this check reads"
 #: Rows that are asked about in one statement when findings are confirmed.
 _CONFIRM_AT_ONCE = 100
 
@@ -307,6 +308,8 @@ def _past_damage(damage: list[Exception]) -> Iterator[None]:
 
 def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]) -> Iterator[Finding]:
     """Give what all checks find: one pass over each table for the row rules, then the rules over relations."""
+    import apsw
+
     for check in checks:
         if not any(has_table(rule, view.shape) for rule in check.rules):
             tables = " or ".join(dict.fromkeys(rule.table for rule in check.rules))
@@ -317,13 +320,20 @@ def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResu
     waiting = [laid_over.names for laid_over in passes]
     waiting += [{check.name} for check, _rule in related]
 
+    def failed(check: Check, error: Exception) -> None:
+        if isinstance(error, apsw.CorruptError):
+            view.damage.append(error)
+            results[check.name].fail(_DAMAGED_THERE)
+        else:
+            results[check.name].fail(defect(error))
+
     def next_piece() -> AbstractContextManager[None]:
         names = waiting.pop(0)
         return _watched([results[name] for name in names], view.damage, going_on=set().union(*waiting))
 
     for laid_over in passes:
         with next_piece():
-            yield from run_pass(laid_over, view, lambda check, error: results[check.name].fail(defect(error)))
+            yield from run_pass(laid_over, view, failed)
     for _check, rule in related:
         with next_piece():
             yield from rule.find(view, None)
@@ -345,7 +355,7 @@ def _watched(
     except apsw.CorruptError as error:
         damage.append(error)
         for result in together:
-            result.fail("the file is damaged where this check reads")
+            result.fail(_DAMAGED_THERE)
     except Exception as error:
         if _is_the_machines(error):
             raise

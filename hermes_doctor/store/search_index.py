@@ -162,7 +162,11 @@ def unchecked(connection: apsw.Connection, shape: Shape) -> dict[str, str]:
     for name, layout in layouts(shape).items():
         if layout is Layout.ABSENT:
             continue
-        missing = tokenizer_missing(connection, name)
+        try:
+            missing = tokenizer_missing(connection, name)
+        except (apsw.SQLError, apsw.CorruptError):
+            reasons[name] = "it cannot be asked anything"
+            continue
         question = _pending_question(shape, name)
         if missing is not None:
             reasons[name] = f"this machine lacks its tokenizer ({missing})"
