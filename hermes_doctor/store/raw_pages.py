@@ -1,4 +1,4 @@
-"""The pages of a store as they are at one moment: most of them read raw, which costs a fifth of reading their rows.
+"""The pages of a store as they are at one moment: most of them read raw, which costs a quarter of reading their rows.
 
 They are read through the file that SQLite has open: opening it once more, and closing that, would drop its locks.
 Why what is read so is what SQLite would read at that moment, by pace:
@@ -9,10 +9,10 @@ SNAPSHOT: a read transaction is open. A checkpoint writes into the file only pag
 only frames that every reader's mark reaches; a page whose last frame of ours is carried over already is not written
 again while our mark stands, since what comes later lies behind it. So a page is read from the log where its last
 frame up to ours waits there still, else from the file. That the index's figures are those of our moment shows by
-looking before and after it begins. If all frames were carried over, we hold the lock which says that we read the file
-only: a writer may begin the log anew, but not one frame of that is carried over before we let go; nor do we look at
-the log then. If some wait, we hold a mark, and nobody can begin the log anew. What SQLite builds from a log that
-nobody has open is in its memory only: where there is such a log with any content, that is a doubt.
+looking before and after it begins. If all frames were carried over, we hold the lock of those who read the file only
+(or a mark): a writer may begin the log anew, but not one frame of that is carried over before we let go; nor do we
+look at the log then. If some wait, we hold a mark, and nobody can begin the log anew. What SQLite builds from a log
+that nobody has open is in its memory only: where there is such a log with any content, that is a doubt.
 
 SLICED: rollback mode. A shared lock keeps writers out of the file for a short while; the store's version, asked at
 the begin of each slice, shows whether somebody wrote in between, and ends the moment.
@@ -185,13 +185,11 @@ class RawPages:
                 if _is_complete(self._connection, _LOG, LOG_HEADER_BYTES):
                     raise Doubt("nobody has its log open")
                 return
-            if before is None or log is None:
-                raise Doubt("its log cannot be told")
-            if _figures(before) == _figures(log):
+            if before is not None and log is not None and _figures(before) == _figures(log):
                 self._frames = self._waiting(log)
                 return
             self._slice.close()
-        raise Doubt("its log does not stand still", passing=True)
+        raise Doubt("what its log has does not stand still", passing=True)
 
     def _begin_slice(self) -> None:
         self._begun()
@@ -229,20 +227,21 @@ class RawPages:
             return None
 
     def _shares_index(self) -> bool:
-        """Whether SQLite has mapped the index that lies beside the store: then it is what it goes by (Linux)."""
+        """Whether SQLite has mapped the index that lies beside the store: then it is what it goes by.
+
+        Raises Doubt where the system does not tell (it does on Linux).
+        """
         store = self._store()
         try:
             if store is None:
                 return False
-            inode = str(sidecar(store, "-shm").stat().st_ino)
+            inode = str(sidecar(store, "-shm").stat().st_ino).encode()
             with Path("/proc/self/maps").open("rb") as maps:
-                lines = [line.split(maxsplit=5) for line in maps]
-        except OSError:
-            return False
+                mapped = [line.split(maxsplit=5) for line in maps]
+        except FileNotFoundError:
+            raise Doubt("it cannot be told whose index its log has") from None
         # The device is left out: that of some file systems is not the one that stat tells.
-        return any(
-            len(line) == 6 and line[4] == inode.encode() and line[5].rstrip().endswith(b"-shm") for line in lines
-        )
+        return any(len(line) == 6 and line[4] == inode and line[5].rstrip().endswith(b"-shm") for line in mapped)
 
     def _waiting(self, log: Log) -> dict[int, int]:
         """Return the last frame of each page that is newer in the log, counted from 0."""
