@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from datetime import datetime
 from pathlib import Path
 
@@ -11,11 +10,6 @@ from hermes_doctor.store.cells import Key
 
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
 _SPANS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
-
-#: C0, DEL and C1; marks that turn the direction of text; line separators; what UTF-8 cannot hold.
-_INVISIBLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
 
 #: Longest id that is printed whole.
 _LONGEST = 80
@@ -65,8 +59,12 @@ def moment(then: float, now: float) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Return text with control characters made visible (``\x1b``, ``\u202e``), so that it cannot act."""
-    return _INVISIBLE.sub(_escape, text)
+    r"""Return text with what cannot be seen, or acts, made visible (``\x1b``, ``\u202e``): it stays on its line.
+
+    That is all but what Unicode calls printable: controls, marks that turn the direction of text, separators, tags
+    that are hidden in it, what UTF-8 cannot hold, and what no program knows yet.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
 def short_path(path: Path | str) -> str:
@@ -94,6 +92,8 @@ def key_text(key: Key) -> str:
     return f"{text[:half]}…{text[-half:]}"
 
 
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,9 @@ def test_counts() -> None:
         ("\u202egpj.exe\u2066", "\\u202egpj.exe\\u2066"),
         ("\u2028\u200b\ufeff", "\\u2028\\u200b\\ufeff"),
         ("caf\udce9", "caf\\udce9"),
+        ("so\xadft\u180e", "so\\xadft\\u180e"),
+        ("tags\U000e0041\U000e007f", "tags\\U000e0041\\U000e007f"),
+        ("flag \U0001f3f3", "flag \U0001f3f3"),
     ],
 )
 def test_visible(text: str, shown: str) -> None:
@@ -95,6 +99,7 @@ def test_visible_text_can_be_printed_and_cannot_act(text: str) -> None:
     shown.encode("utf-8")
     assert len(shown.splitlines()) <= 1
     assert not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 for c in shown)
+    assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") for c in shown)
 
 
 @pytest.mark.parametrize(
