@@ -143,9 +143,7 @@ class RawPages:
                 offset += amount
 
     def is_in_file(self, runs: Sequence[int]) -> bool:
-        """Whether anybody may read those pages from the file as long as the moment lasts; ``runs`` as for `feed`."""
-        if self._reader.pace is Pace.SLICED:
-            return False
+        """Whether those pages are in the file as they are at this moment, not in the log; ``runs`` as for `feed`."""
         return not self._frames or not any(map(self._is_newer, runs[::2], runs[1::2]))
 
     def _is_newer(self, first: int, count: int) -> bool:

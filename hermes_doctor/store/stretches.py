@@ -34,7 +34,7 @@ from typing import NamedTuple
 from xxhash import xxh3_128, xxh3_128_digest
 
 from hermes_doctor.store.raw_pages import Doubt, RawPages, feed_from_file, runs_of
-from hermes_doctor.store.reader import Reader
+from hermes_doctor.store.reader import Pace, Reader
 from hermes_doctor.store.shape import Table
 
 #: A stretch ends with the leaf with which it has so many rows, or so many bytes.
@@ -143,7 +143,7 @@ def unchanged(
     """
     proven: list[Stretch] = []
     waiting = iter(recorded)
-    by = descriptor if threads > 1 and hasattr(os, "preadv") else None
+    by = descriptor if threads > 1 and reader.pace is not Pace.SLICED and hasattr(os, "preadv") else None
     try:
         with _spreading(threads if by is not None else 1) as spread:
             some = list(islice(waiting, _AT_ONCE))
