@@ -13,9 +13,10 @@ import click
 from hermes_doctor import __version__
 from hermes_doctor.cli.changing import typed
 from hermes_doctor.cli.options import Output, Selection, deep_option, fail_on_option, output_options, selection_options
-from hermes_doctor.cli.types import Target
+from hermes_doctor.cli.types import Duration, Target
 
 if TYPE_CHECKING:
+    from hermes_doctor.engine.memory import Memory
     from hermes_doctor.engine.model import Check, ExitCode, Severity
     from hermes_doctor.engine.scan import ScanOptions, StoreScan
     from hermes_doctor.host.homes import StoreRef
@@ -25,6 +26,25 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Read only; report every fault.")
 @click.argument("targets", nargs=-1, type=Target(), metavar="[TARGET]...")
+@click.option(
+    "--since-last",
+    is_flag=True,
+    help="Read of the messages only those that came or may have changed since the last such scan. What it finds is the"
+    " same; where that cannot be proven, it reads them all and says so.",
+)
+@click.option(
+    "--max-duration",
+    type=Duration(),
+    metavar="DURATION",
+    help="Stop in time (30s, 10m) and say how far it came; the same command goes on from there.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many threads read a large store, where nobody has to wait for that. By default one for each core, 4 at"
+    " most.",
+)
 @deep_option
 @selection_options
 @fail_on_option
@@ -33,6 +53,9 @@ if TYPE_CHECKING:
 def scan(
     context: click.Context,
     targets: tuple[Path, ...],
+    since_last: bool,
+    max_duration: float | None,
+    threads: int | None,
     deep: bool,
     selection: Selection,
     fail_on: str,
@@ -50,9 +73,10 @@ def scan(
     from hermes_doctor.cli.catalogue import known
     from hermes_doctor.cli.output import destination
     from hermes_doctor.engine.model import Severity
-    from hermes_doctor.engine.scan import ScanOptions
+    from hermes_doctor.engine.scan import ScanOptions, cores
     from hermes_doctor.host.homes import resolve_targets
 
+    started = time.monotonic()
     threshold = None if fail_on == "never" else Severity[fail_on.upper()]
     catalogue = known()
     names = selection.narrow(catalogue.names)
@@ -60,7 +84,13 @@ def scan(
     refs = resolve_targets(targets)
     with destination(output.file, [ref.path for ref in refs]) as stream:
         reporter = _reporter(output, stream)
-        options = ScanOptions(idle_floor=selection.idle, deep=deep)
+        options = ScanOptions(
+            idle_floor=selection.idle,
+            deep=deep,
+            threads=threads or cores(),
+            memory=_memory() if since_last or max_duration is not None else None,
+            deadline=None if max_duration is None else started + max_duration,
+        )
         code = _scan_all(refs, chosen, options, threshold, output, reporter, _next(targets, deep=deep))
     context.exit(code)
 
@@ -87,13 +117,17 @@ def _scan_all(
     mendable = False
     waiting = list(refs)
     while waiting:
+        if options.deadline is not None and time.monotonic() >= options.deadline:
+            codes.append(ExitCode.STOPPED)
+            _say_stopped(len(refs), len(waiting), "its time was up")
+            break
         # Only here: a stop in the middle of writing must leave a document that nobody takes for a whole one.
         try:
             with ProgressLine(sys.stderr, output.shows_progress()) as progress:
                 result = _scan_one(waiting[0], chosen, options, progress)
         except KeyboardInterrupt:
             codes.append(ExitCode.STOPPED)
-            _say_stopped(len(refs), len(waiting))
+            _say_stopped(len(refs), len(waiting), "stopped")
             break
         waiting.pop(0)
         with result.findings:
@@ -149,6 +183,12 @@ def _next(targets: Sequence[Path], *, deep: bool) -> str:
     return f"{typed(*command, *targets)} (shows what would be done)"
 
 
-def _say_stopped(total: int, unread: int) -> None:
+def _memory() -> Memory:
+    from hermes_doctor.engine.memory import Memory
+
+    return Memory.of_user()
+
+
+def _say_stopped(total: int, unread: int, why: str) -> None:
     rest = "" if total == 1 else f" {unread} of {total} stores were not read."
-    sys.stderr.write(f"doctor: stopped.{rest} Nothing was changed; the same command starts over.\n")
+    sys.stderr.write(f"doctor: {why}.{rest} Nothing was changed; the same command starts over.\n")

@@ -151,11 +151,12 @@ def _no_sieve(_shape: Shape) -> Sieve | None:
 class RowRule:
     """A rule over single rows of one table, laid over it together with all others so that it is read once.
 
-    ``condition`` gives an SQL expression over the table's columns (unqualified, quoted by the shape) that
-    preselects suspects, or None where the store's shape cannot show the fault. ``columns`` are read of each
-    suspect beside the key; those that the store lacks come as None. ``judge`` decides, in Python. ``functions``: what
-    the condition calls, by name, each of one argument; text goes in as a blob (``CAST(x AS BLOB)``), for text that is
-    no text cannot be handed over. ``sieve``: spares such calls for most rows, None where the shape does not allow it.
+    ``condition`` gives an SQL expression over the table's columns (unqualified, quoted by the shape) that preselects
+    suspects by what the row itself holds, or None where the store's shape cannot show the fault. ``columns`` are read
+    of each suspect beside the key; those that the store lacks come as None. ``judge`` decides, in Python.
+    ``functions``: what the condition calls, by name, each of one argument; text goes in as a blob (``CAST(x AS
+    BLOB)``), for text that is no text cannot be handed over. ``sieve``: spares such calls for most rows, None where the
+    shape does not allow it.
     """
 
     table: str
@@ -197,11 +198,12 @@ class Fold:
 class Told:
     """What a fold is told of a table: of which rows (an SQL condition), and what (SQL expressions).
 
-    ``also``: a second condition, which those rows are asked by themselves: for what looks up other rows. ``totals``:
-    aggregate expressions of SQL, for what SQLite can add up of all rows by itself: that is many times faster than to be
-    told row by row. ``neighbours``: columns of which ``where`` may also name those of the rows with the next rowids, as
-    ``column_before`` and ``column_behind``: NULL where there is no such row, or no such column.
-    Text goes in as a blob (``CAST(x AS BLOB)``), for text that is no text cannot be handed over.
+    ``where`` looks at the row itself, and at rows at most `hermes_doctor.store.sifting.REACH` rowids away. ``also``: a
+    second condition, which those rows are asked by themselves: for what looks up others. ``totals``: aggregate
+    expressions of SQL, for what SQLite can add up of all rows by itself: that is many times faster than to be told row
+    by row. ``neighbours``: columns of which ``where`` may also name those of the rows with the next rowids, as
+    ``column_before`` and ``column_behind``: NULL where there is no such row, or no such column. Text goes in as a blob
+    (``CAST(x AS BLOB)``), for text that is no text cannot be handed over.
     """
 
     where: str = "0"

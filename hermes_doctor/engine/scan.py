@@ -22,6 +22,8 @@ from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.settings import NO_SETTINGS, read_settings
 
 if TYPE_CHECKING:
+    from hermes_doctor.engine.memory import Memory
+    from hermes_doctor.engine.since_last import SinceLast
     from hermes_doctor.store.opening import OpenStore
     from hermes_doctor.store.reader import Reader
     from hermes_doctor.store.view import StoreView
@@ -80,7 +82,11 @@ class CheckResult:
 
 @dataclass
 class StoreScan:
-    """What a scan of one store came to."""
+    """What a scan of one store came to.
+
+    ``since_last``: of which messages it took an earlier scan's word, where it was allowed to. ``reached``: the last
+    message that was looked at in the common pass, by its number. ``stopped``: how far it came, where its time was up.
+    """
 
     ref: StoreRef
     bundle: Bundle | None = None
@@ -101,6 +107,9 @@ class StoreScan:
     consistent: bool = True
     trace: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    since_last: SinceLast | None = None
+    reached: int | None = None
+    stopped: str | None = None
 
     @property
     def worst(self) -> Severity | None:
@@ -118,6 +127,8 @@ class StoreScan:
             return ExitCode.DAMAGED
         if any(result.status == "failed" for result in self.checks):
             return ExitCode.FAILED
+        if self.stopped is not None:
+            return ExitCode.STOPPED
         if fail_on is not None and self.worst is not None and self.worst >= fail_on:
             return ExitCode.FINDINGS
         return ExitCode.CLEAN
@@ -135,13 +146,17 @@ class ScanOptions:
 
     ``now``: seconds since the epoch, None for the clock's own at the start of each store. ``idle_floor``:
     seconds; raises every check's own idle threshold. ``deep``: the whole file is read, however long it takes.
-    ``threads``: how many may read a large table at once, where nobody has to wait for that.
+    ``threads``: how many may read a large table at once, where nobody has to wait for that. ``memory``: what earlier
+    scans kept; messages that are proven to be as they were are not read again. ``deadline``: when to stop, by the
+    monotonic clock in seconds.
     """
 
     now: float | None = None
     idle_floor: float = 0.0
     deep: bool = False
     threads: int = field(default_factory=cores)
+    memory: Memory | None = None
+    deadline: float | None = None
 
 
 def scan_store(
@@ -224,7 +239,7 @@ def _examine(
 
     from hermes_doctor.store.clocks import newest_time
     from hermes_doctor.store.opening import damage_of
-    from hermes_doctor.store.reader import Reader
+    from hermes_doctor.store.reader import Reader, TimeIsUp
     from hermes_doctor.store.shape import read_shape
     from hermes_doctor.store.view import StoreView
 
@@ -257,21 +272,28 @@ def _examine(
             deep=options.deep,
         )
         scan.now, scan.schema_version = view.now, shape.schema_version
-        with _past_damage(view.damage):
-            scan.newest_time = newest_time(view)
-        with _past_damage(view.damage):
-            scan.sessions = reader.count(shape.tables.get("sessions"))
-        with _past_damage(view.damage):
-            scan.messages = reader.count(shape.tables.get("messages"))
-        if progress is not None:
-            _report_ranges(reader, scan, progress)
-        for finding in _find(checks, view, results):
-            scan.findings.add(finding)
-            results[finding.check].note(finding)
-            condemned += [finding] if results[finding.check].check.condemns(finding) else []
+        scan.since_last = _since_last(options.memory, store)
+        try:
+            with reader.until(options.deadline):
+                with _past_damage(view.damage):
+                    scan.newest_time = newest_time(view)
+                with _past_damage(view.damage):
+                    scan.sessions = reader.count(shape.tables.get("sessions"))
+                with _past_damage(view.damage):
+                    scan.messages = reader.count(shape.tables.get("messages"))
+                _report_ranges(reader, scan, progress)
+                for finding in _find(checks, view, results, scan.since_last):
+                    scan.findings.add(finding)
+                    results[finding.check].note(finding)
+                    condemned += [finding] if results[finding.check].check.condemns(finding) else []
+        except TimeIsUp:
+            _stop(scan)
         reader.finish()
         # Beside a log that nobody has open, SQLite's data_version counts on by itself: proof outranks it.
         scan.consistent = store.undisturbed() or not reader.moved
+        if scan.since_last is not None:
+            whole = scan.stopped is None and scan.consistent and not view.damage and not store.moved()
+            scan.since_last.keep(whole=whole)
         if not scan.consistent:
             _keep_what_is_confirmed(scan, checks, view, results)
         if view.damage:
@@ -295,6 +317,30 @@ def _examine(
         scan.next_step = str(following) if following else scan.next_step
 
 
+def _since_last(memory: Memory | None, store: OpenStore) -> SinceLast | None:
+    if memory is None:
+        return None
+    from hermes_doctor.engine.since_last import SinceLast
+    from hermes_doctor.store.file_mark import take_mark
+
+    try:
+        mark = take_mark(store)
+    except OSError:
+        mark = None
+    return SinceLast(memory, store.bundle.real_path, mark)
+
+
+def _stop(scan: StoreScan) -> None:
+    """Say how far a scan came whose time is up."""
+    unfinished = [result for result in scan.checks if not result.finished]
+    for result in unfinished:
+        result.skip("it did not come to its end: the time was up")
+    read = (
+        "" if scan.reached is None or scan.messages is None else f" at message {scan.reached:,} of {scan.messages:,},"
+    )
+    scan.stopped = f"the time was up{read} and {len(unfinished)} of {len(scan.checks)} checks did not come to their end"
+
+
 @contextmanager
 def _past_damage(damage: list[Exception]) -> Iterator[None]:
     """Note where the file is damaged, and go on: what lies elsewhere in it can still be told."""
@@ -306,10 +352,13 @@ def _past_damage(damage: list[Exception]) -> Iterator[None]:
         damage.append(error)
 
 
-def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult]) -> Iterator[Finding]:
+def _find(
+    checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult], since_last: SinceLast | None
+) -> Iterator[Finding]:
     """Give what all checks find: one pass over each table for the row rules, then the rules over relations."""
     import apsw
 
+    sifting = None if since_last is None else since_last.sift
     for check in checks:
         if not any(has_table(rule, view.shape) for rule in check.rules):
             tables = " or ".join(dict.fromkeys(rule.table for rule in check.rules))
@@ -333,7 +382,7 @@ def _find(checks: Sequence[Check], view: StoreView, results: dict[str, CheckResu
 
     for laid_over in passes:
         with next_piece():
-            yield from run_pass(laid_over, view, failed)
+            yield from run_pass(laid_over, view, failed, sifting)
     for _check, rule in related:
         with next_piece():
             yield from rule.find(view, None)
@@ -402,15 +451,21 @@ def _ask_again(check: Check, findings: Sequence[Finding], view: StoreView) -> li
         return list(find_again(check, findings, view))
 
 
-def _report_ranges(reader: Reader, scan: StoreScan, progress: Progress) -> None:
+def _report_ranges(reader: Reader, scan: StoreScan, progress: Progress | None) -> None:
     total = scan.messages or 1
-    reader.on_range = lambda key: progress(scan.ref.path, "reading", min(key / total, 1.0))
+
+    def report(key: int) -> None:
+        scan.reached = max(0, min(key, total))
+        if progress is not None:
+            progress(scan.ref.path, "reading", scan.reached / total)
+
+    reader.on_range = report
 
 
 def _is_the_machines(error: Exception) -> bool:
     import apsw
 
-    return isinstance(error, apsw.NotADBError | apsw.IOError | apsw.BusyError)
+    return isinstance(error, apsw.NotADBError | apsw.IOError | apsw.BusyError | apsw.InterruptError)
 
 
 __all__ = ["CheckResult", "Progress", "ScanOptions", "StoreScan", "scan_store"]

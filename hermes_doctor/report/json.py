@@ -44,6 +44,8 @@ class ScanJson:
             separator = ",\n  "
         tail = {
             "checks": [_check_result(result) for result in scan.checks],
+            "since_last": _since_last(scan),
+            "stopped": scan.stopped,
             "consistent": scan.consistent,
             "trace": list(scan.trace),
             "seconds": round(scan.seconds, 3),
@@ -90,6 +92,14 @@ def _store_head(scan: StoreScan) -> dict[str, object]:
         "held": scan.held,
         "holders": [{"pid": holder.pid, "name": holder.name} for holder in scan.holders],
     }
+
+
+def _since_last(scan: StoreScan) -> dict[str, object] | None:
+    """Return of how many messages an earlier scan's word was taken; None where that was not asked for."""
+    if scan.since_last is None:
+        return None
+    since = scan.since_last
+    return {"messages_known": since.known, "messages_read": since.read, "doubt": since.doubt}
 
 
 def _finding(finding: Finding) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from hermes_doctor.engine.model import Bucket, Check, Finding, Safety, Severity
 from hermes_doctor.engine.scan import CheckResult, StoreScan
@@ -13,6 +13,9 @@ from hermes_doctor.report.layout import Look, facts, header, next_lines, row_nam
 from hermes_doctor.report.model import RunEnd, RunStart
 from hermes_doctor.report.words import counted, duration, number, short_path, visible
 from hermes_doctor.store.shape import KNOWN_SCHEMA
+
+if TYPE_CHECKING:
+    from hermes_doctor.engine.since_last import SinceLast
 
 _CLOSED = (Condition.DAMAGED, Condition.UNREADABLE, Condition.MISSING, Condition.NOT_HERMES)
 _CONDITION_WORDS = {
@@ -188,8 +191,21 @@ def _notes(scan: StoreScan) -> list[str]:
         )
     if scan.reason:
         notes.append(visible(scan.reason))
+    if scan.since_last is not None:
+        notes.append(_since_last(scan.since_last))
+    if scan.stopped is not None:
+        notes.append(f"Stopped: {scan.stopped}. Next: the same command goes on from there")
     notes += [f"Left behind by the scan: {visible(left)}" for left in scan.trace]
     return notes
+
+
+def _since_last(since: SinceLast) -> str:
+    if since.doubt is not None:
+        return f"All {number(since.read + since.known)} messages were read: {visible(since.doubt)}."
+    return (
+        f"{counted(since.read, 'message')} new or perhaps changed since the last scan; {number(since.known)} are proven"
+        " to be as they were."
+    )
 
 
 def _failure(result: CheckResult) -> str:

@@ -9,6 +9,7 @@ statement is a short one, followed by a pause as long, and tables are walked by 
 from __future__ import annotations
 
 import enum
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,10 @@ def _unknown() -> bool:
     return False
 
 
+class TimeIsUp(BaseException):  # no error: nobody who catches errors may swallow it
+    """What was to be read was not read in the time that there was for it."""
+
+
 class Pace(enum.StrEnum):
     """How fast a store may be read; see the module."""
 
@@ -60,6 +65,7 @@ class Reader:
     somebody else wrote to the store between two slices or snapshots: what was read then is of different moments,
     and findings need to be confirmed. ``threads``: how many may read at once, each by a connection that ``another``
     gives (to be closed by whoever gave it). ``undisturbed``: whether it is proven that nobody has written so far.
+    ``deadline``: when to stop with `TimeIsUp`, by the monotonic clock in seconds.
     """
 
     connection: apsw.Connection
@@ -71,6 +77,7 @@ class Reader:
     threads: int = 1
     another: Callable[[], apsw.Connection] | None = None
     undisturbed: Callable[[], bool] = _unknown
+    deadline: float | None = None
     _others: list[apsw.Connection] = field(default_factory=list, init=False)
     _functions: dict[str, Callable[..., Any]] = field(default_factory=dict, init=False)
     _version: int | None = field(default=None, init=False)
@@ -84,11 +91,15 @@ class Reader:
         In the sliced pace the rows are fetched before the first is given, so that the lock is held no longer than
         the statement runs.
         """
+        self.check_time()
         self._renew()
         if self.pace is not Pace.SLICED:
             self._open += 1
             try:
                 yield from self._decoded(sql, values)
+            except apsw.InterruptError:
+                self.check_time()
+                raise
             finally:
                 self._open -= 1
             return
@@ -97,6 +108,34 @@ class Reader:
             fetched = list(self._decoded(sql, values))
         self._rest(time.monotonic() - started)
         yield from fetched
+
+    def check_time(self) -> None:
+        """Raise TimeIsUp past the deadline."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise TimeIsUp
+
+    @contextmanager
+    def until(self, deadline: float | None) -> Iterator[None]:
+        """Let nothing read past a deadline inside, however long its statement is."""
+        if deadline is None:
+            yield
+            return
+        timer = threading.Timer(max(deadline - time.monotonic(), 0), self._interrupt)
+        timer.daemon = True
+        self.deadline = deadline
+        timer.start()
+        try:
+            yield
+        except apsw.InterruptError:
+            self.check_time()
+            raise
+        finally:
+            timer.cancel()
+            self.deadline = None
+
+    def _interrupt(self) -> None:
+        for connection in (self.connection, *self._others):
+            connection.interrupt()
 
     def row(self, sql: str, values: Sequence[Cell] = ()) -> Values | None:
         """Run one statement and give its first row, or None."""
@@ -230,6 +269,11 @@ class Reader:
         """Whether the snapshot is so old that it has to be renewed before anything more is read."""
         since = self._snapshot_since
         return self.pace is Pace.SNAPSHOT and since is not None and time.monotonic() - since >= SNAPSHOT_SECONDS
+
+    @property
+    def moment(self) -> int | None:
+        """A number that is the same as long as nobody else writes to the store; None where nobody can by proof."""
+        return None if self.pace is Pace.FREE or self.undisturbed() else self._data_version()
 
     def _more(self, count: int) -> list[apsw.Connection]:
         # In slices with rests the point is that nobody waits; two readers at once would leave no rest.

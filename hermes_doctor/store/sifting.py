@@ -30,6 +30,9 @@ _NONE: Mapping[str, str] = {}
 
 #: Rowids in a range: what is gathered of its rows must fit into memory, and what it costs to begin one must not tell.
 RANGE = 2048
+#: What is asked of a row may look at rows so many rowids away, and no farther: what a range comes to is kept for the
+#: next scan, and is right there as long as the rows so near are the same.
+REACH = 64
 #: Rowids that one thread takes at once.
 _BLOCK = 8 * RANGE
 #: Fewer rowids than this are read by one thread: more connections would cost more than they save.
@@ -38,10 +41,11 @@ _WORTH_THREADS = 4 * _BLOCK
 
 @dataclass(frozen=True, slots=True)
 class Sifted:
-    """What the rows with the rowids ``low`` to ``high`` come to."""
+    """How many ``rows`` have the rowids ``low`` to ``high``, and what they come to."""
 
     low: int
     high: int
+    rows: int
     values: Values
 
 
@@ -124,7 +128,7 @@ def _by_one(reader: Reader, sifter: Sifter, first: int, last: int) -> Iterator[S
         if reader.pace is Pace.SLICED:
             width = min(RANGE, next_width(width, took, reader.pace))
         if count:
-            yield Sifted(low, high, values)
+            yield Sifted(low, high, count, values)
             low = high + 1
         else:
             # Ids can be sparse: never count through a gap.
@@ -162,7 +166,7 @@ def _by_threads(
                     low = sifter.following(reader, high)
                 if not ahead:
                     return low
-                yield from ahead.popleft().result()
+                yield from _result(reader, ahead.popleft())
         finally:
             # Whoever stops early must not wait for what nobody wants any more.
             stopped.set()
@@ -172,9 +176,18 @@ def _by_threads(
                     connection.interrupt()
 
 
+def _result(reader: Reader, block: Future[list[Sifted]]) -> list[Sifted]:
+    try:
+        return block.result()
+    except BaseException:
+        # It may have been interrupted because of that.
+        reader.check_time()
+        raise
+
+
 def _read_block(connection: apsw.Connection, sifter: Sifter, first: int, last: int) -> Iterator[Sifted]:
     for low in range(first, last + 1, RANGE):
         high = min(low + RANGE - 1, last)
         for count, *values in connection.execute(sifter.totals_sql, (low, high)):
-            if count:
-                yield Sifted(low, high, sifter.condense(tuple(values)))
+            if isinstance(count, int) and count:
+                yield Sifted(low, high, count, sifter.condense(tuple(values)))

@@ -22,6 +22,7 @@ from hermes_doctor.store.handoffs import is_summary_sql
 from hermes_doctor.store.lineage import COMPRESSION
 from hermes_doctor.store.reader import Pace, in_keys
 from hermes_doctor.store.shape import Shape
+from hermes_doctor.store.sifting import REACH
 from hermes_doctor.store.view import StoreView
 
 #: Sessions that are remembered to be read again; beyond that, all sessions are.
@@ -173,12 +174,13 @@ def doubtful_sql(shape: Shape) -> str:
     length = f"json_array_length({table}.tool_calls)"
     all_answered = (
         f"CASE typeof(tool_calls) WHEN 'text' THEN CASE json_valid(tool_calls) WHEN 1 THEN"
-        f" (SELECT count(DISTINCT n.tool_call_id) FROM {table} n WHERE n.{rowid} > {table}.{rowid}"
-        f" AND n.{rowid} <= {table}.{rowid} + {length} AND n.role = 'tool' AND n.session_id = {table}.session_id"
+        f" CASE WHEN {length} < {REACH} THEN (SELECT count(DISTINCT n.tool_call_id) FROM {table} n"
+        f" WHERE n.{rowid} > {table}.{rowid} AND n.{rowid} <= {table}.{rowid} + {length}"
+        f" AND n.role = 'tool' AND n.session_id = {table}.session_id"
         f" AND {live('n')} AND {names}) = {length}"
         f" AND (SELECT a.role = 'assistant' AND a.session_id = {table}.session_id AND {live('a')}"
         f" FROM {table} a WHERE a.{rowid} = {table}.{rowid} + {length} + 1)"
-        f" END END"
+        f" END END END"
     )
     # Of several answers in a row the calls are asked for; behind the only one the assistant goes on.
     answer = (

@@ -1,0 +1,317 @@
+"""A scan since the last one finds just what a full one finds, whatever became of the store in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from checks import CHECKS
+from hermes_doctor.engine.memory import Memory
+from hermes_doctor.engine.model import RowRule
+from hermes_doctor.engine.scan import ScanOptions, StoreScan, scan_store
+from hermes_doctor.host.homes import StoreRef
+from hermes_doctor.store import sifting, stretches
+from hermes_doctor.store.shape import read_shape
+from tests.oracle.home import Home
+from tests.oracle.steps import call, open_store
+
+#: Lives of a store in each run; many more by HERMES_DOCTOR_HISTORIES.
+LIVES = int(os.environ.get("HERMES_DOCTOR_HISTORIES", "1")) * 2
+NIGHTS = 12
+SESSIONS, ROWS = 40, 1500
+NOW = time.time()
+
+
+@pytest.fixture(autouse=True)
+def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a small store has many; a neighbour's rows must still reach as far as rules look."""
+    monkeypatch.setattr(stretches, "STRETCH_ROWS", 2 * sifting.REACH)
+
+
+class Store:
+    """A store in which much is wrong, the memory of its scans, and what may become of it in a day."""
+
+    def __init__(self, home: Home, folder: Path, chance: random.Random) -> None:
+        self.home, self.folder, self.chance = home, folder, chance
+        self.path = home.store
+        self.memory = Memory(folder)
+        self.read = self.known = 0
+        self.doubts: Counter[str] = Counter()
+        self._copies: list[Path] = []
+        with self.change() as connection:
+            for number in range(SESSIONS):
+                connection.execute(
+                    "INSERT INTO sessions (id, source, started_at, ended_at, end_reason, message_count,"
+                    " tool_call_count) VALUES (?, 'cli', ?, ?, 'cli_close', 0, 0)",
+                    (f"s{number:03}", NOW - 90_000, NOW - 80_000),
+                )
+            self._say(connection, ROWS)
+
+    @contextmanager
+    def change(self) -> Iterator[apsw.Connection]:
+        """A connection that is closed again: nobody has the store open while it is scanned."""
+        connection = apsw.Connection(str(self.path))
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    # ---- What scans say
+
+    def scan(self, memory: Memory | None) -> tuple[Counter[tuple[object, ...]], StoreScan]:
+        ref = StoreRef(self.path, self.home.path, "default")
+        scan = scan_store(ref, CHECKS, ScanOptions(now=NOW, memory=memory))
+        with scan.findings:
+            found: Counter[tuple[object, ...]] = Counter()
+            for finding in scan.findings:
+                said = finding.severity, finding.summary, json.dumps(finding.detail)
+                found[finding.check, *finding.row, *said] += 1
+        assert scan.reason is None
+        assert [(result.check.name, result.reason) for result in scan.checks if result.status == "failed"] == []
+        return found, scan
+
+    def compare(self) -> None:
+        """Scan since the last time, then fully: both find the same."""
+        found, scan = self.scan(self.memory)
+        assert scan.since_last is not None
+        assert scan.since_last.read + scan.since_last.known == scan.messages
+        self.read += scan.since_last.read
+        self.known += scan.since_last.known
+        self.doubts[scan.since_last.doubt or ""] += 1
+        everything, _ = self.scan(None)
+        assert found == everything
+
+    # ---- What becomes of it
+
+    def nothing(self) -> None:
+        pass
+
+    def new_rows(self) -> None:
+        with self.change() as connection:
+            self._say(connection, self.chance.randint(1, 60))
+
+    def rewritten(self) -> None:
+        """Old rows hold something else, some of the very same length."""
+        rewrites = (
+            "UPDATE messages SET content = CAST(x'ff' || substr(CAST(content AS BLOB), 2) AS TEXT) WHERE id = ?",
+            "UPDATE messages SET reasoning_details = '\"[]\"' WHERE id = ?",
+            "UPDATE messages SET tool_calls = '[{' WHERE id = ?",
+            "UPDATE messages SET content = 'x' || substr(content, 2) WHERE id = ?",
+            "UPDATE messages SET role = 'tool' WHERE id = ?",
+            "UPDATE messages SET active = 0 WHERE id = ?",
+            "UPDATE messages SET timestamp = -1 WHERE id = ?",
+            "UPDATE messages SET session_id = (SELECT id FROM sessions ORDER BY random() LIMIT 1) WHERE id = ?",
+        )
+        with self.change() as connection, connection:
+            self._quietly(connection)
+            for _ in range(self.chance.randint(1, 4)):
+                connection.execute(self.chance.choice(rewrites), (self._some_row(connection),))
+
+    def deleted(self) -> None:
+        with self.change() as connection, connection:
+            self._quietly(connection)
+            begin = self._some_row(connection)
+            connection.execute(
+                "DELETE FROM messages WHERE id BETWEEN ? AND ?", (begin, begin + self.chance.randint(0, 30))
+            )
+
+    def put_between(self) -> None:
+        """Rows where others were deleted, which is between stretches, too."""
+        with self.change() as connection, connection:
+            self._quietly(connection)
+            for _ in range(5):
+                begin = self._some_row(connection)
+                connection.execute(
+                    "INSERT OR IGNORE INTO messages (id, session_id, role, content, timestamp)"
+                    " VALUES (?, 's001', 'user', 'between', ?)",
+                    (begin - 1, NOW - 85_000),
+                )
+
+    def counted_anew(self) -> None:
+        """The session rows change, the messages do not."""
+        with self.change() as connection:
+            connection.execute(
+                "UPDATE sessions SET message_count = abs(random() % 50), ended_at = NULL WHERE id = 's003'"
+            )
+
+    def vacuumed(self) -> None:
+        with self.change() as connection:
+            connection.execute("VACUUM")
+
+    def copied(self) -> None:
+        """Somebody keeps a copy, and puts an earlier one back."""
+        if self._copies and self.chance.random() < 0.6:
+            self._replace(self.chance.choice(self._copies))
+        copy = self.folder / f"copy-{len(self._copies)}.db"
+        with self.change() as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+        self._copies.append(copy)
+
+    def in_the_log(self) -> None:
+        """What is new stays in a log that nobody carries over."""
+        with self.change() as connection:
+            connection.pragma("journal_mode", "wal")
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self._say(connection, 20)
+            connection.execute("UPDATE messages SET active = 0 WHERE id = ?", (self._some_row(connection),))
+
+    def out_of_the_log(self) -> None:
+        with self.change() as connection:
+            connection.pragma("journal_mode", "delete")
+
+    def opened_by_a_newer_release(self) -> None:
+        self.home.run("0.22.2", [call("append_message", "s002", "user", "still here")])
+
+    def _replace(self, file: Path) -> None:
+        for suffix in ("-wal", "-shm", "-journal"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        shutil.copy(file, self.path.with_suffix(".new"))
+        self.path.with_suffix(".new").replace(self.path)
+
+    @staticmethod
+    def _some_row(connection: apsw.Connection) -> int:
+        return int(str(connection.execute("SELECT id FROM messages ORDER BY random() LIMIT 1").get))
+
+    @staticmethod
+    def _quietly(connection: apsw.Connection) -> None:
+        """Take the triggers of the index away: this is about the rows, and faster."""
+        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+            connection.execute(f'DROP TRIGGER "{name}"')
+
+    def _say(self, connection: apsw.Connection, rows: int) -> None:
+        with connection:
+            self._quietly(connection)
+            session = ""
+            for number in range(rows):
+                session = f"s{self.chance.randrange(SESSIONS):03}" if number % 16 == 0 else session
+                calls = json.dumps([{"id": f"c{number}", "function": {"name": "f", "arguments": "{}"}}])
+                role = ("user", "assistant", "tool", "assistant")[number % 4]
+                connection.execute(
+                    "INSERT INTO messages (session_id, role, content, tool_calls, tool_call_id, timestamp,"
+                    " reasoning_details) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        session,
+                        role,
+                        "word " * int(self.chance.paretovariate(0.8) * 4 % 3000),
+                        calls if number % 4 == 1 else None,
+                        f"c{number - 1}" if role == "tool" else None,
+                        NOW - 86_000 + number,
+                        '"[]"' if self.chance.random() < 0.01 else None,
+                    ),
+                )
+
+
+DEEDS: tuple[Callable[[Store], None], ...] = (
+    *(Store.nothing, Store.new_rows, Store.new_rows, Store.rewritten, Store.rewritten, Store.deleted),
+    *(Store.put_between, Store.counted_anew, Store.vacuumed, Store.copied, Store.in_the_log, Store.out_of_the_log),
+    Store.opened_by_a_newer_release,
+)
+
+
+@pytest.fixture
+def make(home: Home, tmp_path: Path) -> Callable[[int], Store]:
+    def make(seed: int) -> Store:
+        home.run("0.19.0", [open_store()])
+        return Store(home, tmp_path / "state", random.Random(seed))
+
+    (tmp_path / "state").mkdir()
+    return make
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_any_life(make: Callable[[int], Store], seed: int) -> None:
+    store = make(seed)
+    store.compare()
+    lived: list[str] = []
+    for _ in range(NIGHTS):
+        deed = store.chance.choice(DEEDS)
+        lived.append(deed.__name__)
+        deed(store)
+        store.compare()
+    # It must not be right by reading everything each time.
+    assert store.known > ROWS, (lived, store.doubts)
+
+
+def test_nothing_new_is_read_of_a_store_as_it_was(make: Callable[[int], Store]) -> None:
+    store = make(100)
+    store.compare()
+    before = store.read
+    store.compare()
+    assert store.read == before
+    # A day later the files alone are proof: no page is looked at.
+    old = time.time() - 3600
+    os.utime(store.path, (old, old))
+    store.compare()
+    assert store.read == before
+
+
+def test_few_rows_are_read_for_few_that_are_new(make: Callable[[int], Store]) -> None:
+    store = make(101)
+    store.compare()
+    assert store.read == ROWS
+    for _ in range(3):
+        with store.change() as connection:
+            store._say(connection, 10)
+        store.compare()
+    # The last stretch and its neighbour, each night.
+    assert store.read - ROWS < 3 * 6 * 2 * sifting.REACH
+
+
+def test_a_memory_that_is_broken_is_none(make: Callable[[int], Store]) -> None:
+    store = make(102)
+    store.compare()
+    (file,) = store.folder.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_bytes(b"no database at all" * 100)
+    store.compare()
+    assert store.read == 2 * ROWS
+    store.compare()
+    assert store.read == 2 * ROWS
+
+
+def test_what_is_kept_is_no_message(make: Callable[[int], Store]) -> None:
+    store = make(103)
+    with store.change() as connection:
+        connection.execute(
+            """UPDATE messages SET content = 'unspeakable ' || id, tool_calls = '["unspeakable"' WHERE id % 7 = 0"""
+        )
+    store.compare()
+    (file,) = store.folder.iterdir()
+    assert b"unspeakable" not in file.read_bytes()
+
+
+def test_other_checks_are_another_question(make: Callable[[int], Store]) -> None:
+    store = make(104)
+    store.compare()
+    ref = StoreRef(store.path, store.home.path, "default")
+    some = [check for check in CHECKS if check.name in ("double-encoded", "bad-text")]
+    with scan_store(ref, some, ScanOptions(now=NOW, memory=store.memory)).findings:
+        pass
+    store.compare()
+    assert store.read == 2 * ROWS
+
+
+def test_rules_over_single_messages_look_at_nothing_else(home: Home) -> None:
+    """What a range comes to is kept as long as its rows are the same: no rule may look beyond them."""
+    home.run("0.22.2", [open_store()])
+    with apsw.Connection(str(home.store)) as connection:
+        shape = read_shape(connection)
+    connection.close()
+    conditions = {
+        check.name: rule.condition(shape)
+        for check in CHECKS
+        for rule in check.rules
+        if isinstance(rule, RowRule) and rule.table == "messages"
+    }
+    assert len(conditions) > 4
+    assert [name for name, condition in conditions.items() if "SELECT" in (condition or "").upper()] == []
