@@ -107,7 +107,7 @@ def apply_store(
                 _Run(fix, journal, became, chosen, options, stop, progress).work(folder, backup)
     except LockTakenError as taken:
         fix.refuse(ExitCode.BUSY, busy(taken.holder))
-    except Stopped as stopped:
+    except (Stopped, GaveWayError) as stopped:
         fix.stop(str(stopped))
     except BackupError as error:
         fix.refuse(ExitCode.REFUSED, f"no backup could be made ({error}): nothing was changed")
@@ -153,12 +153,12 @@ class _Run:
     def work(self, folder: Path, backup: BackupMode) -> None:
         """Settle what an earlier stop left, back up, mend, and look again."""
         path = self.fix.ref.path
+        beside = self._beside()
         if forecast_backup(self.fix.scan, backup).made:
             self.fix.backup = make_backup(path, folder, self._backing_up)
             reach(Step.BACKED_UP)
         self.fix.journal = self.journal.path
         try:
-            beside = self._beside()
             with open_writer(self.fix.scan, self.journal, self.options, beside) as writer:
                 settle_pending(writer)
                 self._close_killed_runs()
@@ -180,7 +180,7 @@ class _Run:
             self._conclude()
 
     def _beside(self) -> Beside | None:
-        """Return our place beside a living hermes, None where nobody has the store open."""
+        """Return our place beside a living hermes, None where nobody has the store open. Raises GaveWayError."""
         if not self.fix.live:
             return None
         assert self.fix.scan.bundle is not None, "what stands in the way was looked at"
@@ -270,7 +270,7 @@ class _Run:
                 return sum(self._mend(writer, check, [finding]) for finding in findings)
             only = findings[0]
             changes, held = [Change(only.check, only.table, only.key, only.action, REFUSED, str(error))], 0.0
-        self.pacing.note(len(findings), held)
+        self.pacing.note(len(findings), held, writer.disk_seconds)
         self.fix.transactions += 1
         for change in changes:
             self.became.note(change)

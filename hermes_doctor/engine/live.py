@@ -80,15 +80,23 @@ def obstacles(bundle: Bundle) -> Iterator[str]:
     if files is None or files.store != (bundle.device, bundle.inode):
         yield f"the write-ahead log of {name}, or its index, is not beside it, although it is open"
         return
-    astray = others_astray(bundle, files)
-    if astray is not None:
-        yield astray
+    stands = _out_of_sight(bundle, files) or others_astray(bundle, files)
+    if stands is not None:
+        yield stands
     elif all(inode != files.index[1] for _pid, inode in index_users()):
         yield f"nobody who has {name} open holds the lock on the index of its log, so opening it might make that anew"
 
 
 def others_astray(bundle: Bundle, files: Generation) -> str | None:
     """Return who may write to other files than those that lie there, as a clause; None where nobody does."""
+    astray = [Holder(each.pid, each.name) for each in strangers(bundle, files)]
+    if astray:
+        return f"{named(astray)} has not just the files open that lie there: they were deleted, moved, or replaced"
+    return None
+
+
+def _out_of_sight(bundle: Bundle, files: Generation) -> str | None:
+    """Return who cannot be looked at although it may have the store open, as a clause; None for nobody."""
     holding = look_around(bundle)
     if holding.confined:
         return "not everybody who may have it open can be seen from here (another container, or another user)"
@@ -96,11 +104,6 @@ def others_astray(bundle: Bundle, files: Generation) -> str | None:
     hidden = [pid for pid, inode in index_users() if pid in holding.unseen and inode != files.index[1]]
     if hidden:
         return f"process {hidden[0]} cannot be looked into, and it may have another log of the store open"
-    astray = [Holder(each.pid, each.name) for each in strangers(bundle, files)]
-    if astray:
-        return f"{named(astray)} has not just the files open that lie there: they were deleted, moved, or replaced"
-    if holding.deleted_sidecar:
-        return f"{named(holding.holders)} has a log of the store open that was deleted"
     return None
 
 

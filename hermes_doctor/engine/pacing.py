@@ -17,8 +17,10 @@ LIVE_BUDGET = 0.05
 _LONGEST_REST = 1.0
 #: A rest is stretched to so many times its length at most, beside a hermes that writes all the time.
 _MOST_STRETCHED = 8.0
-#: A transaction that took no more than this share of the budget may be followed by a larger one.
+#: A transaction that took no more than this share of its time may be followed by a larger one.
 _ROOMY = 0.6
+#: The share of the budget that is left to the rows where the disk takes all of it.
+_LEAST_SHARE = 0.25
 #: Rows that are measured one by one before several share a transaction.
 _SINGLE_ROWS = 10
 #: Weight of the newest measurement in the running average of seconds per row.
@@ -41,8 +43,11 @@ class Pacing:
         """How many rows the next transaction may take."""
         return self._size
 
-    def note(self, rows: int, seconds: float) -> None:
-        """Learn from a transaction of that many rows that held the lock that long."""
+    def note(self, rows: int, seconds: float, disk: float = 0.0) -> None:
+        """Learn from a transaction of that many rows that held the lock that long.
+
+        ``disk``: how much of that went into putting it on the disk.
+        """
         self.holds.append(seconds)
         each = seconds / max(rows, 1)
         average = self._seconds_per_row
@@ -83,19 +88,23 @@ class Pacing:
 class LivePacing(Pacing):
     """The same beside a living hermes, which must not wait: what it has been told of being crowded stretches rests.
 
-    A few rows at a time cost little more than putting their record and the log on the disk, which takes long where
-    somebody else does the same. So the size follows what whole transactions take, not the single row's share.
+    Putting a record and the log on the disk takes as long for one row as for many, and long where somebody else does
+    the same. What it took of late is taken off the budget, and rows get the rest, or a quarter: with fewer of them at a
+    time hermes would be kept waiting more often, and not shorter.
     """
 
     budget: float = LIVE_BUDGET
     _stretch: float = field(default=1.0, init=False)
+    _disk: float | None = field(default=None, init=False)
 
-    def note(self, rows: int, seconds: float) -> None:
-        """Learn from a transaction of that many rows that held the lock that long."""
+    def note(self, rows: int, seconds: float, disk: float = 0.0) -> None:
+        """Learn from a transaction of that many rows that held the lock that long, of that so long for the disk."""
         self.holds.append(seconds)
-        if seconds > self.budget:
+        self._disk = disk if self._disk is None else self._disk + _WEIGHT * (disk - self._disk)
+        room = max(self.budget - self._disk, _LEAST_SHARE * self.budget)
+        if seconds - disk > room:
             self._size = max(1, self._size // 2)
-        elif seconds <= _ROOMY * self.budget and rows >= self._size:
+        elif seconds - disk <= _ROOMY * room and rows >= self._size:
             self._size = min(2 * self._size, _MOST)
 
     def crowd(self, crowded: bool) -> None:

@@ -83,6 +83,7 @@ def mend_rows(
     where a living hermes goes first, and whatever the journal or the disk raise, with nothing changed in the store.
     """
     connection = writer.connection
+    writer.disk_seconds = 0.0
     writer.begin()
     begun = time.monotonic()
     try:
@@ -92,6 +93,7 @@ def mend_rows(
             connection.execute("ROLLBACK")
             return changes, time.monotonic() - begun
         reach(Step.CHANGESET)
+        writing = time.monotonic()
         receipts = [_receipt(change) for change in changes]
         dangling = dangling_before(connection, rows)
         number = writer.journal.write_pending(writer.run, check.name, changeset, order, dangling, receipts)
@@ -101,7 +103,8 @@ def mend_rows(
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    held = time.monotonic() - begun
+    ended = time.monotonic()
+    held, writer.disk_seconds = ended - begun, ended - writing
     reach(Step.COMMITTED)
     writer.journal.settle(number, APPLIED)
     reach(Step.APPLIED)

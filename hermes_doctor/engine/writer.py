@@ -37,6 +37,7 @@ class Writer:
     """An open store, for one run.
 
     ``beside``: how the work fits in with that of a living hermes, None without one, when ``files`` are watched instead.
+    ``disk_seconds``: how long it took to put the last transaction, and its record, on the disk.
     """
 
     connection: apsw.Connection
@@ -46,6 +47,7 @@ class Writer:
     run: str = ""
     beside: Beside | None = None
     files: SameFiles | None = None
+    disk_seconds: float = 0.0
 
     def begin(self) -> None:
         """Begin a write transaction. Raises apsw.BusyError, StoreMovedError, or beside a living hermes GaveWayError."""
