@@ -168,7 +168,11 @@ class _Run:
                     path, writer.identity(), self.fix.scan.schema_version, self.fix.backup
                 )
                 self.fix.run = writer.run
-                self._rounds(writer)
+                begun = time.monotonic()
+                try:
+                    self._rounds(writer)
+                finally:
+                    self.fix.mending_seconds = time.monotonic() - begun
         except apsw.BusyError:
             self.stop.ask("somebody else holds the store's write lock")
         except GaveWayError as gave_way:
@@ -201,11 +205,28 @@ class _Run:
 
     def _rounds(self, writer: Writer) -> None:
         """Go through the phases until nothing more comes of it."""
-        for _round in range(_ROUNDS):
-            mended = sum(self._phase(writer, checks) for checks in self.chosen.in_phases())
+        planned = {change.check for change in self.fix.changes if change.state == PLANNED}
+        for number in range(_ROUNDS):
+            if number and not self._shows_more(writer):
+                break
+            mended = 0
+            for checks in self.chosen.in_phases():
+                # As long as nothing is changed there is nothing else to be found than what the plan names.
+                if number or mended or not planned.isdisjoint(check.name for check in checks):
+                    mended += self._phase(writer, checks)
             if not mended or self.stop:
                 break
         self.came_through = not self.stop
+
+    def _shows_more(self, writer: Writer) -> bool:
+        """Whether what was mended brought to light what is to be mended, too: in one reading for all phases."""
+        if self.stop:
+            return False
+        checks = [check for phase in self.chosen.in_phases() for check in phase]
+        with writer.looking():
+            writer.view.forget()
+            found = find(checks, writer.view)
+            return any(self.chosen.mends(finding) and not self._given_up(finding) for finding in found)
 
     def _phase(self, writer: Writer, checks: Sequence[Check]) -> int:
         """Scan anew for these checks and mend what is chosen of it; return how many rows were mended."""

@@ -123,9 +123,10 @@ class StoreFix:
     """What a plan, or the work of it, came to on one store.
 
     ``left``: findings that what was chosen could still mend. ``still_found``: all that the last look found, whatever
-    could be done about it. ``live``: the work is done beside a living hermes; ``left_to_hermes``: findings that are not
-    to be mended as long as it lives, or uses their session. ``clock_doubt``: why nothing was done that goes by the
-    clock. ``backup_forecast`` and ``prune_forecast`` are None where nothing would be changed.
+    could be done about it. ``mending_seconds``: what all transactions took, with finding their rows anew. ``live``: the
+    work is done beside a living hermes; ``left_to_hermes``: findings that are not to be mended as long as it lives, or
+    uses their session. ``clock_doubt``: why nothing was done that goes by the clock. ``backup_forecast`` and
+    ``prune_forecast`` are None where nothing would be changed.
     """
 
     ref: StoreRef
@@ -142,6 +143,7 @@ class StoreFix:
     changes: Changes = field(default_factory=Changes)
     transactions: int = 0
     holds: dict[str, float] = field(default_factory=dict)
+    mending_seconds: float = 0.0
     left: int = 0
     left_to_hermes: int = 0
     still_found: int = 0
