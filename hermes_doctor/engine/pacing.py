@@ -18,7 +18,7 @@ _LONGEST_REST = 1.0
 #: A rest is stretched to so many times its length at most, beside a hermes that writes all the time.
 _MOST_STRETCHED = 8.0
 #: A transaction that took no more than this share of its time may be followed by a larger one.
-_ROOMY = 0.6
+_ROOMY = 0.5
 #: The share of the budget that is left to the rows where the disk takes all of it.
 _LEAST_SHARE = 0.25
 #: Rows that are measured one by one before several share a transaction.

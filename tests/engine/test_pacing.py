@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 
+import pytest
+
 from hermes_doctor.engine.pacing import BUDGET, LIVE_BUDGET, LivePacing, Pacing
 
 
@@ -92,15 +94,16 @@ def test_beside_a_hermes_that_writes_rests_grow_and_shrink_again() -> None:
     assert rests == [2, 4, 8, 8, 4, 2, 1, 1]
 
 
-def test_beside_a_living_hermes_the_size_follows_what_a_whole_transaction_takes() -> None:
+@pytest.mark.parametrize(("disk", "rows"), [(0.0, 250), (0.025, 125), (0.2, 62)])
+def test_beside_a_living_hermes_rows_get_what_the_disk_leaves_of_the_budget(disk: float, rows: int) -> None:
     pacing = LivePacing()
-    # Of 30 ms a transaction takes 25 for the disk, whatever it holds: a single row's share would never let it grow.
+    # A row takes 0.2 ms; a disk that takes all of the budget leaves a quarter of it to them.
     for _ in range(20):
-        rows = pacing.next_size()
-        pacing.note(rows, 0.025 + 0.0002 * rows)
-    assert 16 <= pacing.next_size() <= 128
+        size = pacing.next_size()
+        pacing.note(size, disk + 0.0002 * size, disk)
+    assert rows / 2 <= pacing.next_size() <= rows
     before = pacing.next_size()
-    pacing.note(before, 2 * LIVE_BUDGET)
+    pacing.note(before, disk + 2 * LIVE_BUDGET, disk)
     assert pacing.next_size() == before // 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hermes_doctor.host.wal_files import Log, LogIndex, parse_index, read_log, who_is_busy
+from hermes_doctor.host.wal_files import Log, LogIndex, index_users, parse_index, read_log, who_is_busy
 from tests.host.evidence import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="is not read there")
@@ -129,3 +130,29 @@ def test_who_is_busy_by_the_locks_on_the_index(tmp_path: Path) -> None:
         busy = who_is_busy(store, index, f"{line}\n")
         assert (busy.checkpointing, busy.readers) == expected, what
     assert who_is_busy(store, index, "\n".join(line for line, _ in lines.values())).readers == (12, 13)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc/locks is Linux's")
+def test_who_uses_an_index_is_told_until_it_closes(connect: Callable[[int], apsw.Connection], tmp_path: Path) -> None:
+    connect(4096)
+    inode = (tmp_path / "state.db-shm").stat().st_ino
+    hold = (
+        "import apsw, sys; c = apsw.Connection(sys.argv[1]); c.execute('SELECT 1 FROM t').fetchall(); print(flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{hold}; sys.stdin.read()", str(tmp_path / "state.db")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        # This process uses it, too, and is left out.
+        assert {pid for pid, used in index_users() if used == inode} == {other.pid}
+    assert {pid for pid, used in index_users() if used == inode} == set()
+
+
+def test_locks_on_other_bytes_are_no_use_of_an_index() -> None:
+    line = "1: POSIX  ADVISORY  READ  {} 00:1b:{} {} {}"
+    told = [(11, 5, 128, 128), (12, 5, 123, 123), (13, 6, 120, 130), (14, 5, 0, "EOF"), (15, 5, 1073741826, 1073742335)]
+    locks = "\n".join(line.format(*each) for each in told)
+    assert index_users(f"{locks}\n2: -> POSIX ADVISORY WRITE 16 00:1b:5 128 128") == {(11, 5), (13, 6)}
