@@ -76,10 +76,10 @@ def make_store(
     return home.store
 
 
-def grow(store: Path, messages: int, *, faults: float = 0.0, seed: int = 2) -> None:
+def grow(store: Path, messages: int, *, faults: float = 0.0, seed: int = 2, weight: float = 1.0) -> None:
     """Write so many more messages, in chats of their own, as if a day had gone by."""
     now = time.time()
-    _fill(store, messages, faults, seed, 1.0, since=now - 2 * DAY, until=now - DAY)
+    _fill(store, messages, faults, seed, weight, since=now - 2 * DAY, until=now - DAY)
 
 
 def _fill(store: Path, messages: int, faults: float, seed: int, weight: float, *, since: float, until: float) -> None:
