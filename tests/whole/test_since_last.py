@@ -24,6 +24,7 @@ from hermes_doctor.store import sifting, stretches
 from hermes_doctor.store.shape import read_shape
 from tests.oracle.home import Home
 from tests.oracle.steps import call, open_store
+from tests.store.views import view_of
 
 #: Lives of a store in each run; many more by HERMES_DOCTOR_HISTORIES.
 LIVES = int(os.environ.get("HERMES_DOCTOR_HISTORIES", "1")) * 2
@@ -265,6 +266,27 @@ def test_few_rows_are_read_for_few_that_are_new(make: Callable[[int], Store]) ->
         store.compare()
     # The last stretch and its neighbour, each night.
     assert store.read - ROWS < 3 * 6 * 2 * sifting.REACH
+
+
+def test_a_row_may_become_wrong_by_its_neighbour_in_another_stretch(make: Callable[[int], Store]) -> None:
+    """A prompt, or an answer, ends a stretch that stays as it is; the reply that began the next one is deleted."""
+    store = make(105)
+    store.compare()
+    with view_of(store.path) as view:
+        borders = [stretch.high for stretch in stretches.record(view.reader, view.shape.tables["messages"])]
+    replies = []
+    with store.change() as connection, connection:
+        store._quietly(connection)
+        for high in borders:
+            roles = connection.execute(
+                "SELECT group_concat(role) FROM messages WHERE id BETWEEN ? AND ?", (high, high + 2)
+            ).get
+            if roles in ("user,assistant,user", "tool,assistant,user"):
+                replies.append(high + 1)
+                connection.execute("DELETE FROM messages WHERE id = ?", (high + 1,))
+    assert replies, "no border that shows it: choose another seed"
+    store.compare()
+    assert store.known > 0
 
 
 def test_a_memory_that_is_broken_is_none(make: Callable[[int], Store]) -> None:
