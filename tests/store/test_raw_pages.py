@@ -47,12 +47,15 @@ def as_read_raw(pages: RawPages) -> bytes:
     return b"".join(pieces)
 
 
-def moments(path: Path, folder: Path, seconds: float) -> dict[str, int]:
-    """Look at moments of a store that is written to; says how many were of which kind."""
+def moments(path: Path, folder: Path, seconds: float, at_least: int) -> dict[str, int]:
+    """Look at moments of a store that is written to; says how many were of which kind.
+
+    For so long, and until there were so many that others wrote in, or a minute has passed.
+    """
     seen = {"waiting": 0, "carried over": 0, "overtaken": 0}
-    end = time.monotonic() + seconds
+    began = time.monotonic()
     with reading(path) as reader:
-        while time.monotonic() < end:
+        while (took := time.monotonic() - began) < seconds or (took < 60 and seen["overtaken"] < at_least):
             with RawPages(reader) as pages:
                 everything = (2, pages.count - 1)
                 seen["carried over" if pages.is_in_file(everything) else "waiting"] += 1
@@ -68,10 +71,10 @@ def test_a_moment_stands_while_others_write_and_carry_over(tmp_path: Path) -> No
     path = tmp_path / "store.db"
     keeper = make_store(path, "wal")
     with writing(path, "wal"):
-        seen = moments(path, tmp_path, seconds=2.5)
+        seen = moments(path, tmp_path, seconds=1.5, at_least=5)
     keeper.close()
-    assert seen["waiting"] >= 3, seen
-    assert seen["overtaken"] >= 3, seen
+    assert seen["waiting"], seen
+    assert seen["overtaken"] >= 5, seen
 
 
 def test_a_log_that_is_begun_anew_does_not_show(tmp_path: Path) -> None:
@@ -146,6 +149,7 @@ def test_a_slice_that_somebody_wrote_after_ends_the_moment(tmp_path: Path) -> No
         writer.execute("DELETE FROM t WHERE id = 5")
         with pytest.raises(Doubt, match="somebody writes"):
             pages.refresh()
+    writer.set_busy_timeout(0)
     with reading(path, Pace.SLICED) as reader, RawPages(reader) as pages:
         with pytest.raises(apsw.BusyError):
             writer.execute("DELETE FROM t WHERE id = 6")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -307,9 +308,12 @@ def test_it_holds_beside_somebody_who_writes(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "store.db"
     keeper = make_store(path, mode, rows=600)
     pace = Pace.SNAPSHOT if mode == "wal" else Pace.SLICED
-    found = 0
+    found = looks = 0
+    end = time.monotonic() + 60
     with writing(path, mode), reading(path, pace) as (reader, table):
-        for _ in range(8 if mode == "wal" else 4):
+        # In slices, on a busy machine, somebody may have written before each second one.
+        while (looks < 5 or found < 20) and time.monotonic() < end:
+            looks += 1
             old = Recorded()
             for stretch in record(reader, table):
                 old.stretches.append(stretch)
@@ -325,7 +329,7 @@ def test_it_holds_beside_somebody_who_writes(tmp_path: Path, mode: str) -> None:
                 assert [row for row in later if stretch.low <= row[0] <= stretch.high] == then
                 found += 1
     keeper.close()
-    assert found > 20
+    assert found >= 20
 
 
 def plain(path: Path, rows: int = 2000, size: int = 40, mode: str = "delete") -> apsw.Connection:
@@ -738,7 +742,7 @@ def test_damage_ends_in_a_doubt_or_is_elsewhere(tmp_path: Path) -> None:
     old = recorded(whole)
     doubts = set()
     claims = 0
-    for seed in range(120):
+    for seed in range(80):
         shutil.copyfile(whole, path)
         flipped(path, random.Random(seed))
         try:
@@ -757,5 +761,5 @@ def test_damage_ends_in_a_doubt_or_is_elsewhere(tmp_path: Path) -> None:
                     claims += 1
         except (apsw.CorruptError, apsw.NotADBError, KeyError):
             continue
-    assert claims > 1000
+    assert claims > 700
     assert len(doubts) > 4, doubts
