@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.measure import Task, compare
-from bench.quotes import measured
+from bench.quotes import QUOTES, measured
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -54,6 +54,10 @@ def test_a_tiny_run_measures_all_and_records_nothing(tmp_path: Path) -> None:
             f"0.22.2's probe / scan, {threads}, for real",
         )
     }
+    # What the README quotes is called as it is measured.
+    quoted = {name.partition(": ")[0] for name in QUOTES.values() if "0.22.2 (external" in name and "--" not in name}
+    assert quoted <= {name.partition(": ")[0] for name in figures}
+    assert len(quoted) > 3
     assert not any(promised or met for _measured, promised, met in figures.values())
     assert (ROOT / "bench" / "RESULTS.md").read_bytes() == recorded
 
