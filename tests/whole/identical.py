@@ -129,6 +129,9 @@ def _copied(store: Path) -> Iterator[tuple[apsw.Connection, sqlite3.Connection]]
         with closing(apsw.Connection(str(copy))) as connection, closing(sqlite3.connect(copy)) as releases:
             # Without isolation_level a check would begin a transaction.
             releases.isolation_level = None
+            # Nothing of the copy is to last.
+            releases.execute("PRAGMA synchronous=OFF")
+            connection.pragma("synchronous", "OFF")
             yield connection, releases
 
 
