@@ -112,7 +112,8 @@ class CallSums:
     def add(self, *totals: Cell) -> None:
         """Take in some rows: what `calls_sql` comes to."""
         (listed,) = totals
-        if not isinstance(listed, str):
+        # A table without any row comes to an empty list.
+        if not isinstance(listed, str) or not listed:
             return
         for line, times in Counter(listed.split("\n")).items():
             session, _, length = line.partition(" ")
