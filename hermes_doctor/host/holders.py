@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hermes_doctor.host.bundle import Bundle
 from hermes_doctor.host.lease import Lease, LeaseRefusal, take_lease
@@ -23,8 +23,7 @@ _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _PROC = Path("/proc")
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """A process that has the store open for writing."""
 
     pid: int
@@ -36,8 +35,7 @@ def named(holders: Iterable[Holder]) -> str:
     return ", ".join(f"{printable(holder.name)} (pid {holder.pid})" for holder in holders)
 
 
-@dataclass(frozen=True)
-class Holding:
+class Holding(NamedTuple):
     """Whether somebody has the store open for writing, and who as far as can be seen.
 
     ``unknown`` counts as held wherever something is decided. ``holders`` may be empty although the state is ``yes``:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hermes_doctor.host.bundle import open_here, sidecar
 
@@ -69,8 +70,7 @@ class Log:
         return max(0, self.index.frames - max(self.present, self.index.carried))
 
 
-@dataclass(frozen=True)
-class Busy:
+class Busy(NamedTuple):
     """Who is at work on a log. ``readers``: processes that read a moment before its last frame; the doctor left out."""
 
     checkpointing: bool

@@ -15,6 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hermes_doctor.store.ages import ages_of
 from hermes_doctor.store.cells import Cell, Key
@@ -48,8 +49,7 @@ class Explained:
         return Explained(self.low + other.low, self.right + other.right, self.high + other.high)
 
 
-@dataclass(frozen=True)
-class Miscount:
+class Miscount(NamedTuple):
     """A counter, what it holds, and what the rows explain."""
 
     column: str
@@ -57,8 +57,7 @@ class Miscount:
     explained: Explained
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(NamedTuple):
     """A session with counters that its rows do not explain. ``archived``: an own clean-up of hermes's spares it."""
 
     session: Key

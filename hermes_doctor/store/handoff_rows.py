@@ -11,7 +11,7 @@ that ends the summary (0.13.0 on). Such a row is a user's message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.ages import ages_of
 from hermes_doctor.store.cells import Key, quote
@@ -40,8 +40,7 @@ IN_USE = DAY
 _SPACE = "char(9, 10, 11, 12, 13, 32)"
 
 
-@dataclass(frozen=True)
-class LoneHandoff:
+class LoneHandoff(NamedTuple):
     """A session that only a summary asks anything of. ``taken_up``: it is open, or is opened again by itself."""
 
     session: Key

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import BadText, Cell
 from hermes_doctor.store.nested_json import GOALS, JSON_SPACE, Goal, unwrap
@@ -46,8 +46,7 @@ class Effect(enum.IntEnum):
     FAILS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(NamedTuple):
     """One broken cell. ``what``: which reader loses what, in words that follow a colon."""
 
     fault: Fault
@@ -55,8 +54,7 @@ class Broken:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class JsonColumn:
+class JsonColumn(NamedTuple):
     """A column that hermes reads by itself: what it wants there, and what comes of each fault.
 
     ``loss``: in words, what goes without a word. ``empty``: whether empty text means that nothing is there.

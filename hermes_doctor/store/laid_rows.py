@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import CODECS, Cell, Key
 from hermes_doctor.store.clocks import trusted
@@ -42,8 +42,7 @@ _AT_ONCE = 500
 _MOST_STEPS = 2_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class BareRow:
+class BareRow(NamedTuple):
     """A row without its texts. ``lacks`` and ``has`` are sets of `BIT`: what is NULL, what holds text."""
 
     id: int

@@ -10,7 +10,7 @@ rows before them are what the compaction missed.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.counters import MESSAGES
@@ -31,8 +31,7 @@ class Standing(enum.Enum):
     MISSED = enum.auto()
 
 
-@dataclass(frozen=True)
-class _Chat:
+class _Chat(NamedTuple):
     """A session with such rows. ``live_from``: the oldest row that a compaction in place left live, if there was one.
 
     ``spared``: why it is not to be touched now, if so.

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell, Key
 from hermes_doctor.store.handoffs import is_summary_sql
@@ -46,8 +47,7 @@ _NEAR, _NEAR_ROWS, _FAR_ROWS = 1_000, 50, 1_000
 _ASKING = ("user", "system")
 
 
-@dataclass(frozen=True)
-class Leak:
+class Leak(NamedTuple):
     """A prompt in a chat: its row, the rows of its reply, and why it cannot be told which these are (None: it can)."""
 
     prompt: int

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import apsw
 
@@ -36,8 +37,7 @@ _TEXTS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'", re.S)
 _BY_SESSION = re.compile(r'\bON\s+["`\[]?messages["`\]]?\s*\(\s*["`\[]?session_id\b(?!.*\bWHERE\b)', re.I | re.S)
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One column as declared: name, declared type, whether NULL is refused, place in the primary key (0: none)."""
 
     name: str
@@ -47,8 +47,7 @@ class Column:
     generated: bool = False
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """An ordinary table: its columns by lower-case name, in the file's order."""
 
     name: str

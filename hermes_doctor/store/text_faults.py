@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hermes_doctor.store.cells import CODECS, BadText, Cell
 from hermes_doctor.store.shape import Shape
@@ -35,8 +35,7 @@ class TextFault(enum.StrEnum):
     NUL = "NUL"
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """The first fault of its kind in a cell: how many bytes into the text it lies, as the store holds it."""
 
     column: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hermes_doctor.store.ages import age_columns, age_from
 from hermes_doctor.store.cells import Cell, Key
@@ -153,8 +154,7 @@ def waiting_results(view: StoreView) -> dict[str, Load]:
     return loads
 
 
-@dataclass(frozen=True)
-class Prunable:
+class Prunable(NamedTuple):
     """Ended sessions that are past the retention by their release's clock, their messages, and their share of the file.
 
     ``bytes`` is an estimate: that share of the file which their messages are of all messages.
