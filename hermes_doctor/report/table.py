@@ -58,6 +58,8 @@ class ScanTable:
         lines = [header(scan, self._look)]
         if found and not scan.consistent:
             notes.append("Somebody wrote to it while it was read: what is reported was confirmed row by row.")
+        if scan.since_last is not None:
+            notes.append(_since_last(scan.since_last))
         lines += [line for note in notes for line in self._wrap(note)]
         lines += [line for result in failed for line in self._wrap(_failure(result))]
         if found:
@@ -88,8 +90,12 @@ class ScanTable:
         if self._printed and not self._healthy_last:
             self._write("\n")
         line = f"{self._look.ink.bold(short_path(scan.ref.path))}   {self._look.ink.good('healthy')}"
-        moved = [] if scan.consistent else ["written to meanwhile"]
-        self._write(" · ".join([line, *facts(scan), *moved]) + "\n")
+        more = [] if scan.consistent else ["written to meanwhile"]
+        if scan.since_last is not None:
+            since = scan.since_last
+            more.append(f"{number(since.read)} of {counted(since.read + since.known, 'message')} read")
+            more += [visible(since.doubt)] if since.doubt is not None else []
+        self._write(" · ".join([line, *facts(scan), *more]) + "\n")
         self._printed = self._healthy_last = True
 
     def _closed(self, scan: StoreScan) -> list[str]:
@@ -191,8 +197,6 @@ def _notes(scan: StoreScan) -> list[str]:
         )
     if scan.reason:
         notes.append(visible(scan.reason))
-    if scan.since_last is not None:
-        notes.append(_since_last(scan.since_last))
     if scan.stopped is not None:
         notes.append(f"Stopped: {scan.stopped}. Next: the same command goes on from there")
     notes += [f"Left behind by the scan: {visible(left)}" for left in scan.trace]
@@ -201,10 +205,10 @@ def _notes(scan: StoreScan) -> list[str]:
 
 def _since_last(since: SinceLast) -> str:
     if since.doubt is not None:
-        return f"All {number(since.read + since.known)} messages were read: {visible(since.doubt)}."
+        return f"{counted(since.read, 'message')} read: {visible(since.doubt)}."
     return (
-        f"{counted(since.read, 'message')} new or perhaps changed since the last scan; {number(since.known)} are proven"
-        " to be as they were."
+        f"{counted(since.read, 'message')} read, new or perhaps changed since the last scan;"
+        f" {number(since.known)} proven to be as they were."
     )
 
 

@@ -535,3 +535,47 @@ def test_progress_is_for_terminals_only(tmp_path: Path, damaged: Path) -> None:
     assert _seen_on_terminal(tmp_path, "scan", damaged, "--no-progress") == ("", 1)
     assert _seen_on_terminal(tmp_path, "scan", damaged, "--quiet") == ("", 1)
     assert doctor(tmp_path, "scan", damaged).stderr == ""
+
+
+def test_since_last_reads_what_is_new_and_says_so(tmp_path: Path, damaged: Path) -> None:
+    full = valid(doctor(tmp_path, "scan", damaged, "--json").stdout, "scan")
+    first = doctor(tmp_path, "scan", "--since-last", damaged)
+    assert first.returncode == 1
+    assert " read: nothing was kept of an earlier scan by this doctor with these checks." in " ".join(
+        first.stdout.split()
+    )
+    second = valid(doctor(tmp_path, "scan", "--since-last", "--json", damaged).stdout, "scan")
+    [database] = second["databases"]
+    assert database["since_last"] == {"messages_known": database["messages"], "messages_read": 0, "doubt": None}
+    assert database["findings"] == full["databases"][0]["findings"]
+    assert full["databases"][0]["since_last"] is None
+    third = doctor(tmp_path, "scan", "--since-last", damaged)
+    assert f"0 messages read, new or perhaps changed since the last scan; {database['messages']} proven" in " ".join(
+        third.stdout.split()
+    )
+    # What is kept is the user's own, and lies in no home.
+    assert [path.name for path in damaged.parent.iterdir() if "scan" in path.name] == []
+
+
+def test_since_last_keeps_to_one_line_for_a_healthy_store(tmp_path: Path, healthy: Path) -> None:
+    for read in ("2 of 2 messages read · nothing was kept", "0 of 2 messages read\n"):
+        done = doctor(tmp_path, "scan", "--since-last", healthy)
+        assert done.returncode == 0
+        assert len(done.stdout.splitlines()) == 1
+        assert read in done.stdout
+
+
+def test_a_scan_without_time_says_so(tmp_path: Path, healthy: Path, damaged: Path) -> None:
+    done = doctor(tmp_path, "scan", "--max-duration", "0s", healthy, damaged, "--json")
+    document = valid(done.stdout, "scan")
+    assert (done.returncode, document["outcome"]) == (7, "stopped")
+    assert document["not_scanned"] == [str(healthy), str(damaged)]
+    assert done.stderr == (
+        "doctor: its time was up. 2 of 2 stores were not read. Nothing was changed; the same command starts over.\n"
+    )
+
+
+def test_a_scan_with_time_enough_is_like_any_other(tmp_path: Path, damaged: Path) -> None:
+    done = doctor(tmp_path, "scan", "--max-duration", "10m", "--threads", "2", damaged, "--json")
+    [database] = valid(done.stdout, "scan")["databases"]
+    assert (done.returncode, database["stopped"]) == (1, None)

@@ -17,11 +17,12 @@ import pytest
 
 from checks import CHECKS
 from hermes_doctor.engine.memory import Memory
-from hermes_doctor.engine.model import RowRule
+from hermes_doctor.engine.model import Check, ExitCode, Finding, RelationRule, Row, RowRule, Safety, Severity
 from hermes_doctor.engine.scan import ScanOptions, StoreScan, scan_store
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.store import sifting, stretches
 from hermes_doctor.store.shape import read_shape
+from hermes_doctor.store.view import StoreView
 from tests.oracle.home import Home
 from tests.oracle.steps import call, open_store
 from tests.store.views import view_of
@@ -337,3 +338,67 @@ def test_rules_over_single_messages_look_at_nothing_else(home: Home) -> None:
     }
     assert len(conditions) > 4
     assert [name for name, condition in conditions.items() if "SELECT" in (condition or "").upper()] == []
+
+
+def slow_check(seconds: float) -> Check:
+    """A check that takes its time over each message that is read, and finds a few."""
+
+    def slow(_cell: object) -> int:
+        time.sleep(seconds)
+        return 0
+
+    def judge(row: Row, _view: StoreView) -> Finding:
+        return Finding("slow", Severity.WARNING, "messages", None, None, f"message {row['id']!r}")
+
+    return Check(
+        "slow",
+        Severity.WARNING,
+        "",
+        "",
+        Safety.NONE,
+        "",
+        RowRule("messages", ("id",), lambda _shape: "doctor_slow(id) OR id % 50 = 0", judge, {"doctor_slow": slow}),
+    )
+
+
+def test_a_scan_that_is_stopped_in_time_is_gone_on_with(make: Callable[[int], Store]) -> None:
+    store = make(106)
+    ref = StoreRef(store.path, store.home.path, "default")
+    check, scans = slow_check(0.001), list[StoreScan]()
+    while not scans or scans[-1].stopped is not None:
+        begun = time.monotonic()
+        scan = scan_store(ref, [check], ScanOptions(memory=store.memory, deadline=begun + 0.6, threads=1))
+        scans.append(scan)
+        assert scan.since_last is not None
+        with scan.findings:
+            keys = [finding.key for finding in scan.findings]
+        if scan.stopped is not None:
+            assert scan.exit_code(Severity.INFO) is ExitCode.STOPPED
+            assert f"of {ROWS:,}," in scan.stopped
+            assert scan.checks[0].status == "skipped"
+            # It takes the word of the others for what they read, and comes further.
+            assert scan.since_last.known + scan.since_last.read > 0
+        assert len(scans) < 20
+    assert len(scans) > 2, "the machine is too fast for this test to show anything"
+    knew = [scan.since_last.known for scan in scans if scan.since_last]
+    assert knew == sorted(knew)
+    assert keys == list(range(50, ROWS + 1, 50))
+
+
+def test_a_long_statement_is_cut_off_in_time(make: Callable[[int], Store]) -> None:
+    def find(view: StoreView, _keys: object) -> Iterator[Finding]:
+        # Would take hours.
+        view.rows("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
+        yield from ()
+
+    store = make(107)
+    check = Check("endless", Severity.WARNING, "", "", Safety.NONE, "", RelationRule("sessions", find))
+    begun = time.monotonic()
+    scan = scan_store(
+        StoreRef(store.path, store.home.path, "default"), [check], ScanOptions(deadline=time.monotonic() + 0.5)
+    )
+    scan.findings.close()
+    assert scan.stopped is not None
+    assert "1 of 1 checks did not come to their end" in scan.stopped
+    assert time.monotonic() - begun < 30
+    assert (scan.condition, scan.reason) == ("readable", None)
