@@ -547,7 +547,11 @@ def test_since_last_reads_what_is_new_and_says_so(tmp_path: Path, damaged: Path)
     second = valid(doctor(tmp_path, "scan", "--since-last", "--json", damaged).stdout, "scan")
     [database] = second["databases"]
     assert database["since_last"] == {"messages_known": database["messages"], "messages_read": 0, "doubt": None}
-    assert database["findings"] == full["databases"][0]["findings"]
+    rows = [
+        [(finding["check"], finding["table"], finding["key"]) for finding in document["databases"][0]["findings"]]
+        for document in (full, second)
+    ]
+    assert rows[0] == rows[1] != []
     assert full["databases"][0]["since_last"] is None
     third = doctor(tmp_path, "scan", "--since-last", damaged)
     assert f"0 messages read, new or perhaps changed since the last scan; {database['messages']} proven" in " ".join(
