@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from hermes_doctor.store.search_index import (
 from hermes_doctor.store.shape import read_shape
 from hermes_doctor.store.view import StoreView
 from hermes_doctor.store.writing import open_for_writing
+from tests.checks.support import built_once
 from tests.oracle.home import Home
 from tests.oracle.releases import CHAINS, RELEASES, Chain
 from tests.oracle.steps import call, sql
@@ -82,10 +85,20 @@ def index_contents(view: StoreView) -> list[object]:
 
 
 @pytest.fixture
-def chat(home: Home) -> Home:
+def chat(oracle: None, shared_folder: Path, tmp_path: Path) -> Home:
     """A chat and a tool's result on the newest release; its messages have the ids 1 to 3."""
-    write_chat(home, "0.22.2")
-    return home
+    return copy_of(shared_folder / "chat", tmp_path, lambda home: write_chat(home, "0.22.2"))
+
+
+def copy_of(folder: Path, to: Path, write: Callable[[Home], None]) -> Home:
+    """A copy of a home that is written once."""
+
+    def build(home: Home) -> float:
+        write(home)
+        return time.time()
+
+    made, _now = built_once(folder, build)
+    return Home(shutil.copytree(made.path, to / "home"))
 
 
 def write_chat(home: Home, version: str) -> None:
@@ -554,11 +567,14 @@ def strict(view: StoreView, name: str = TRIGRAM) -> bool:
 
 
 @pytest.fixture
-def structured(home: Home) -> Home:
+def structured(oracle: None, shared_folder: Path, tmp_path: Path) -> Home:
     """As `chat`; message 5 begins with a NUL, as the newest release writes structured content."""
-    write_chat(home, "0.22.2")
-    home.run("0.22.2", [call("append_message", "s1", "user", [{"type": "text", "text": "a picture of a needle"}])])
-    return home
+
+    def write(home: Home) -> None:
+        write_chat(home, "0.22.2")
+        home.run("0.22.2", [call("append_message", "s1", "user", [{"type": "text", "text": "a picture of a needle"}])])
+
+    return copy_of(shared_folder / "structured-chat", tmp_path, write)
 
 
 needs_an_old_sqlite = pytest.mark.skipif(not OLD_SQLITE, reason="this Python's SQLite cuts as the doctor's does")
