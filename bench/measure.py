@@ -17,14 +17,16 @@ from typing import Any
 _ENOUGH_SECONDS = 90.0
 _LEAST_TIMES = 3
 
+_ROOT = Path(__file__).parent.parent
+
 
 @dataclass(frozen=True)
 class Task:
     """Python code that is timed in a fresh interpreter.
 
     ``before``: code that is timed by itself (imports, as a rule). ``work``: what is measured; what it leaves in
-    ``answer`` is handed back. ``environment``: the whole of it, None for ours. ``prepare`` is called here before each
-    run, untimed.
+    ``answer`` is handed back. ``environment``: the whole of it; None for ours, in which this checkout is what is
+    imported. ``prepare`` is called here before each run, untimed.
     """
 
     work: str
@@ -115,7 +117,9 @@ def _run(task: Task) -> dict[str, Any]:
         task.prepare()
     environment = dict(os.environ if task.environment is None else task.environment)
     with tempfile.NamedTemporaryFile(suffix=".json") as told:
-        command = [sys.executable, "-c", _RUNNER, task.before, task.work, told.name]
+        # In an environment of somebody else's, nothing of ours lies in the way of what is imported.
+        alone = [] if task.environment is None else ["-P"]
+        command = [sys.executable, *alone, "-c", _RUNNER, task.before, task.work, told.name]
         done = subprocess.run(
             command,
             stdout=subprocess.DEVNULL,
@@ -123,6 +127,7 @@ def _run(task: Task) -> dict[str, Any]:
             check=False,
             text=True,
             env=environment,
+            cwd=_ROOT,
         )
         if done.returncode != 0:
             raise RuntimeError(f"what was to be measured ended with {done.returncode}: {done.stderr[-2000:]}")
