@@ -135,8 +135,8 @@ class Journal:
     ) -> str:
         """Note that a run begins and return its name, which sorts by time."""
         at = time.time()
-        run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}-{secrets.token_hex(2)}"
         with self._transaction():
+            run = self._free_name(at)
             self._table("runs").insert(
                 {
                     "run": run,
@@ -152,6 +152,13 @@ class Journal:
                 }
             )
         return run
+
+    def _free_name(self, at: float) -> str:
+        """Return a name that no run has: a clock that goes backwards comes by the same second more than once."""
+        while True:
+            run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}-{secrets.token_hex(2)}"
+            if not self._database.execute("SELECT 1 FROM runs WHERE run = ?", [run]).fetchone():
+                return run
 
     def finish_run(self, run: str, outcome: str) -> None:
         """Note how a run ended."""
@@ -202,8 +209,8 @@ class Journal:
             self._table("changesets").update(number, {"state": state})
 
     def runs(self) -> list[Run]:
-        """All runs, newest first."""
-        rows = self._database.query("SELECT * FROM runs ORDER BY at DESC, run DESC")
+        """All runs, newest first: in the order in which they began, whatever the clock said."""
+        rows = self._database.query("SELECT * FROM runs ORDER BY rowid DESC")
         return [Run(**{**row, "identity": json.loads(row["identity"])}) for row in rows]
 
     def run(self, name: str) -> Run | None:

@@ -68,6 +68,8 @@ class Patient:
 
     home: Home
     doctors: Doctors
+    #: The journal mode of its store.
+    mode: str
     before: Image
     #: What SQLite's checks say of it, see `soundness`.
     sound: list[str]
@@ -137,13 +139,13 @@ def _names(folder: Path) -> set[str]:
 
 
 @contextmanager
-def patient(templates: Path, doctors: Doctors, version: str, mode: str) -> Iterator[Patient]:
+def patient(templates: Path, doctors: Doctors, version: str, mode: str, place: Path | None = None) -> Iterator[Patient]:
     """A fresh damaged home, in memory where the machine has such a folder: a kill asks nothing of the disk."""
-    with tempfile.TemporaryDirectory(dir=_fast()) as folder:
+    with tempfile.TemporaryDirectory(dir=place or _fast()) as folder:
         home = damaged(templates, Path(folder) / "home", version, mode)
         sound = soundness(home)
         assert all(line == "ok" or "trigram" in line for line in sound), sound
-        yield Patient(home, doctors, image_of(home.store), sound, _names(home.path))
+        yield Patient(home, doctors, mode, image_of(home.store), sound, _names(home.path))
         assert home.journal_mode() == mode
 
 
@@ -231,10 +233,11 @@ def kill_in_compact(sick: Patient, step: Step, count: int) -> None:
     killed(sick.compact(kill_at=f"{step}:{count}"))
     sick.assert_same()
     sick.assert_sound()
-    _compact_to_the_end(sick)
+    compact_to_the_end(sick)
 
 
-def _compact_to_the_end(sick: Patient) -> None:
+def compact_to_the_end(sick: Patient) -> None:
+    """The same command compacts it, whatever stopped it before."""
     done = sick.compact()
     assert (done.code, done.json()["outcome"] in ("compacted", "nothing-to-do")) == (0, True), (done.out, done.err)
     assert done.json()["after"] is None or done.json()["after"]["free_pages"] == 0
@@ -308,7 +311,7 @@ class RandomKills:
             self.kill("compact", sick.compact)
             sick.assert_same()
             sick.assert_sound()
-        _compact_to_the_end(sick)
+        compact_to_the_end(sick)
 
     def kill(self, command: str, act: Callable[..., Ended]) -> None:
         """Kill one command."""

@@ -65,13 +65,15 @@ class Doctors:
         *arguments: str | Path,
         kill_at: str | None = None,
         kill_call: int | None = None,
+        user: int | None = None,
         started: Callable[[int], None] | None = None,
     ) -> Ended:
         """Run one command to its end.
 
         ``kill_at``: a step, its count, and the signal that it gets there, SIGKILL unless another is named;
         ``kill_call``: the number of the time that it enters or leaves the system, at which it is killed (0: never);
-        ``started`` is called with the process id.
+        ``user``: as whom it runs, this process's own unless another is given; ``started`` is called with the process
+        id.
         """
         out, err = self._folder / "out", self._folder / "err"
         environment = {
@@ -87,6 +89,7 @@ class Doctors:
             "out": str(out),
             "err": str(err),
             "kill_call": kill_call,
+            "user": user,
         }
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request) + "\n")
@@ -122,7 +125,7 @@ def serve(requests: TextIO, answers: TextIO) -> None:
         if child == 0:
             if traced:
                 tracing.be_traced()
-            _become_doctor(request["arguments"], request["environment"], request["out"], request["err"])
+            _become_doctor(request)
         answers.write(f"{child}\n")
         answers.flush()
         if traced:
@@ -133,18 +136,28 @@ def serve(requests: TextIO, answers: TextIO) -> None:
         answers.flush()
 
 
-def _become_doctor(arguments: list[str], environment: Mapping[str, str], out: str, err: str) -> None:
+def _become_doctor(request: Mapping[str, Any]) -> None:
     """Be the command from here on; never returns."""
     from hermes_doctor.cli.run import run
 
     code = 3
     try:
-        os.environ.update(environment)
-        for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY), (2, err, os.O_WRONLY)):
+        streams = ((0, os.devnull, os.O_RDONLY), (1, request["out"], os.O_WRONLY), (2, request["err"], os.O_WRONLY))
+        for number, name, flags in streams:
             opened = os.open(name, flags if number == 0 else flags | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(opened, number)
             os.close(opened)
-        code = run(arguments)
+        if request["user"] is not None:
+            # Somebody else may not be able to read this Python: a plan loads what will be needed.
+            run([each for each in request["arguments"] if each not in ("--apply", "--yes")])
+            sys.stdout.flush()
+            for number in (1, 2):
+                os.ftruncate(number, 0)
+                os.lseek(number, 0, os.SEEK_SET)
+            os.setgid(request["user"])
+            os.setuid(request["user"])
+        os.environ.update(request["environment"])
+        code = run(request["arguments"])
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
@@ -153,7 +166,9 @@ def _become_doctor(arguments: list[str], environment: Mapping[str, str], out: st
 
 def _load() -> None:
     """Import what the commands import when they are called, so that the children find it loaded."""
-    import checks  # noqa: F401  # loading is the purpose, here and below
+    import importlib.metadata  # noqa: F401  # loading is the purpose, here and below
+
+    import checks  # noqa: F401
     import fixes  # noqa: F401
     import hermes_doctor.cli.compact
     import hermes_doctor.cli.fix
