@@ -11,6 +11,10 @@ from filelock import FileLock
 from bench import stores, words
 from bench.stores import make_store
 
+_FILES = (stores.__file__, words.__file__)
+#: How stores are made.
+_WAY = hashlib.sha256(b"".join(Path(file).read_bytes() for file in _FILES)).hexdigest()[:8]
+
 
 def kept_store(
     folder: Path, release: str, messages: int, *, faults: float = 0.0, seed: int = 1, weight: float = 1.0
@@ -19,9 +23,7 @@ def kept_store(
 
     Whoever writes to it takes a :func:`copy_of` it. A store that was made in another way is not taken for this one.
     """
-    files = (stores.__file__, words.__file__)
-    way = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:8]
-    kept = folder / f"{release}-{messages}-{faults:g}-{seed}-{weight:g}-{way}"
+    kept = folder / f"{release}-{messages}-{faults:g}-{seed}-{weight:g}-{_WAY}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{kept.name}.lock"):
         if not kept.exists():

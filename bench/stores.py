@@ -61,7 +61,7 @@ class _Chat:
 def make_store(
     folder: Path, release: str, messages: int, *, faults: float = 0.0, seed: int = 1, weight: float = 1.0
 ) -> Path:
-    """Make a home in ``folder`` and return its store; ``messages`` are rounded up to whole turns.
+    """Make a home in ``folder`` and return its store, of so many messages (of five or more, exactly).
 
     ``faults``: about that share (0 to 0.5) of all messages is double-encoded, and of all sessions left open by a
     process that was killed. Without any, a scan has nothing to report but information. ``weight``: how many times as
@@ -72,23 +72,36 @@ def make_store(
     # Old releases leave what others can read; here that would be a fault in every store.
     home.store.chmod(0o600)
     now = time.time()
-    _fill(home.store, messages, faults, seed, weight, since=now - 80 * DAY, until=now - 2 * DAY)
+    connection = apsw.Connection(str(home.store))
+    # So that no page is written twice; nobody needs what a kill leaves of it.
+    mode = connection.pragma("journal_mode")
+    connection.pragma("journal_mode", "memory")
+    _fill(connection, messages, faults, seed, weight, since=now - 80 * DAY, until=now - 2 * DAY)
+    connection.pragma("journal_mode", mode)
+    connection.close()
     return home.store
 
 
 def grow(store: Path, messages: int, *, faults: float = 0.0, seed: int = 2, weight: float = 1.0) -> None:
-    """Write so many more messages, in chats of their own, as if a day had gone by."""
+    """Write so many more messages, in chats of their own, as if a day had gone by; the store is closed afterwards."""
     now = time.time()
-    _fill(store, messages, faults, seed, weight, since=now - 2 * DAY, until=now - DAY)
-
-
-def _fill(store: Path, messages: int, faults: float, seed: int, weight: float, *, since: float, until: float) -> None:
     connection = apsw.Connection(str(store))
+    _fill(connection, messages, faults, seed, weight, since=now - 2 * DAY, until=now - DAY)
+    connection.close()
+
+
+def _fill(
+    connection: apsw.Connection,
+    messages: int,
+    faults: float,
+    seed: int,
+    weight: float,
+    *,
+    since: float,
+    until: float,
+) -> None:
     connection.pragma("synchronous", "off")
     connection.pragma("cache_size", -200_000)
-    mode = connection.pragma("journal_mode")
-    connection.pragma("locking_mode", "exclusive")
-    connection.pragma("journal_mode", "memory")
     chance = random.Random(seed)
     life = _Life(connection, Words(chance, weight), chance, faults, since, (until - since) / (messages + 10))
     rows = life.rows(messages)
@@ -97,8 +110,6 @@ def _fill(store: Path, messages: int, faults: float, seed: int, weight: float, *
             _write_block(connection, life, rows)
     with connection:
         life.end_all()
-    connection.pragma("journal_mode", mode)
-    connection.close()
 
 
 def _write_block(connection: apsw.Connection, life: _Life, rows: Iterator[tuple[Any, ...]]) -> None:
