@@ -128,7 +128,7 @@ class RawPages:
             self._feed(runs, take)
 
     def _feed(self, runs: Sequence[int], take: Callable[[bytes], object]) -> None:
-        connection, size, sliced = self._connection, self.size, self._reader.pace is Pace.SLICED
+        connection, size = self._connection, self.size
         for first, count in zip(runs[::2], runs[1::2], strict=True):
             if self._frames and self._is_newer(first, count):
                 for number in range(first, first + count):
@@ -136,8 +136,7 @@ class RawPages:
                 continue
             offset, end = (first - 1) * size, (first - 1 + count) * size
             while offset < end:
-                if sliced:
-                    self.breathe()
+                self.breathe()
                 amount = min(READ_BYTES, end - offset)
                 take(_read(connection, _MAIN, offset, amount))
                 offset += amount
@@ -150,7 +149,11 @@ class RawPages:
         return not self._frames.keys().isdisjoint(range(first, first + count))
 
     def breathe(self) -> None:
-        """Let a writer have its turn where one may wait. Raises Doubt where somebody wrote."""
+        """Let a writer have its turn where one may wait.
+
+        Raises Doubt where somebody wrote, and TimeIsUp past the reader's deadline.
+        """
+        self._reader.check_time()
         if self._reader.pace is not Pace.SLICED:
             return
         if time.monotonic() - self._slice_began >= _SLICE:

@@ -124,7 +124,7 @@ def record(reader: Reader, table: Table, low: int | None = None, high: int | Non
     """Return the stretches that all rows of a table from ``low`` to ``high`` lie in.
 
     They consist of whole leaves: the first may begin below ``low``, and the last end above ``high``. One at a time is
-    held. Raises apsw.Error where the store cannot be read at all.
+    held. Raises apsw.Error where the store cannot be read at all, TimeIsUp past the reader's deadline.
     """
     return Recording(reader, table, low, high)
 
@@ -139,7 +139,7 @@ def unchanged(
 
     In a long look at a store that is written to, the first stretches are of an earlier moment than the last (the
     reader's ``moved`` says so); where it is read in slices, one that was written to meanwhile is a doubt. Raises
-    apsw.Error where the store cannot be read at all.
+    apsw.Error where the store cannot be read at all, TimeIsUp past the reader's deadline.
     """
     proven: list[Stretch] = []
     waiting = iter(recorded)
@@ -151,6 +151,7 @@ def unchanged(
                 with RawPages(reader) as pages:
                     tree = _Tree(pages, reader, table)
                     while some:
+                        pages.breathe()
                         linked = [stretch for stretch in some if _is_linked(tree, stretch)]
                         proven += compress(linked, spread(partial(_is_same, tree, by), linked))
                         some = list(islice(waiting, _AT_ONCE))

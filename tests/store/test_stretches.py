@@ -18,7 +18,7 @@ import pytest
 from hermes_doctor.host.bundle import open_here
 from hermes_doctor.store import raw_pages
 from hermes_doctor.store import stretches as module
-from hermes_doctor.store.reader import Pace, Reader
+from hermes_doctor.store.reader import Pace, Reader, TimeIsUp
 from hermes_doctor.store.shape import Table, read_shape
 from hermes_doctor.store.stretches import Recording, Stretch, Unchanged, record, unchanged
 from tests.store.writing import make_store, writing
@@ -503,6 +503,24 @@ def test_a_long_look_goes_on_at_another_moment(tmp_path: Path, monkeypatch: pyte
         assert made[-1].high == 1000
         assert list(unchanged(reader, table, made).stretches) == made[:1] + made[1:]
     connection.close()
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_it_stops_when_the_time_is_up(tmp_path: Path, threads: int) -> None:
+    path = tmp_path / "store.db"
+    plain(path, mode="wal").close()
+    old = recorded(path)
+    with reading(path, Pace.SNAPSHOT) as (reader, table):
+        going_on = iter(record(reader, table))
+        assert next(going_on) == old.stretches[0]
+        reader.deadline = 0.0
+        with pytest.raises(TimeIsUp):
+            next(going_on)
+        status = path.stat()
+        with pytest.raises(TimeIsUp):
+            unchanged(reader, table, old.stretches, threads, open_here(status.st_dev, status.st_ino))
+        assert not reader.connection.in_transaction
 
 
 @pytest.mark.usefixtures("short")
