@@ -190,7 +190,7 @@ def doubtful_sql(shape: Shape) -> str:
         f" AND CASE WHEN instr(tool_calls_before, '{_NEXT_CALL}') THEN {follows('tool', 'assistant')}"
         f" ELSE {follows('assistant')} END END"
     )
-    said = f"{_said_sql(shape)} AND content NOT GLOB '[[]CONTEXT *'"
+    said = f"{_said_sql(shape)} AND {shape.column('messages', 'content')} NOT GLOB '[[]CONTEXT *'"
     # Nested: SQLite may take the operands of AND in any order, and the look-ups are what costs.
     return (
         f"CASE WHEN {active} = 1 THEN CASE role"
