@@ -32,7 +32,7 @@ _AT_ONCE = 500
 #: Rows of one session that are read in one statement where statements must be short.
 _SLICE = 2_000
 
-_NEEDED = ("id", "session_id", "role", "tool_calls", "tool_call_id")
+_NEEDED = ("id", "session_id", "role", "content", "tool_calls", "tool_call_id")
 
 #: Between two calls in a list as `json.dumps` writes it. Inside a string there would be a backslash.
 _NEXT_CALL = '}, {"'
