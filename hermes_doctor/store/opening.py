@@ -310,8 +310,9 @@ def _by_rung(rung: Rung, request: _Request) -> tuple[Rung, _Opened]:
         try:
             how = "immutable=1" if rung is Rung.IMMUTABLE else "readonly_shm=1"
             return rung, _in_place(request, f"mode=ro&{how}")
-        except apsw.ReadOnlyError:
-            # SQLite would have to roll back a journal, or to recover a log, to read it.
+        except (apsw.ReadOnlyError, apsw.ProtocolError):
+            # SQLite would have to roll back a journal, or to recover a log, to read it; or the log's index that is
+            # there makes no sense to it, however often it looks.
             pass
     try:
         return Rung.RECOVERED, _copied(request)
@@ -510,7 +511,7 @@ def damage_of(
         return StoreProblem(
             Condition.UNREADABLE, f"reading {printable(path)} failed: {_said(error)}", "check the disk it is on"
         )
-    if isinstance(error, apsw.BusyError | apsw.LockedError):
+    if isinstance(error, apsw.BusyError | apsw.LockedError | apsw.ProtocolError):
         who = named(holding.holders) if holding else ""
         return StoreProblem(
             Condition.UNREADABLE,
