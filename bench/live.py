@@ -2,8 +2,9 @@
 
 Several processes of the real SessionDB append, rewind, compact, rotate and search without pause on a store of thousands
 of faults. Phases in which they are alone alternate with phases in which `doctor fix --apply --live` mends what was
-planted since; their writes are timed in both. In the end every row that was there before, and all that they wrote, is
-compared with what is in the store. Ends with 1 where something failed, was lost or is left.
+planted since; their writes are timed in both. Each time a first doctor is killed somewhere on its way. In the end every
+row that was there before, and all that they wrote, is compared with what is in the store. Ends with 1 where something
+failed, was lost or is left.
 
 0.19.0 runs on the SQLite of this Python and makes its store in WAL mode, whatever that is. 0.22.2 does so only on a
 SQLite without the WAL-reset bug, so it is given one (pysqlite3's), as a host that is up to date has it.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import random
 import statistics
 import subprocess
 import sys
@@ -33,6 +35,7 @@ import click
 
 from bench.figures import Figure, at_most, plain
 from bench.results import machine, record, table, versions
+from hermes_doctor.engine.journal import Journal
 from hermes_doctor.host.live_files import Generation, generation
 from tests.oracle import wheels
 from tests.oracle.home import environment
@@ -188,6 +191,7 @@ class Soak:
     mended: int = 0
     left: int = 0
     runs: int = 0
+    kills: int = 0
     codes: list[int] = field(default_factory=list)
     alone: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
@@ -240,9 +244,13 @@ def soak(
     faults: int = 400,
     healthy: int = 2000,
     least: float = 3.0,
+    kills: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Soak:
-    """Run it for about that long. ``faults``: planted for each phase with us; ``least``: seconds of a phase alone."""
+    """Run it for about that long. ``faults``: planted for each phase with us; ``least``: seconds of a phase alone.
+
+    ``kills``: in each phase with us, a first doctor is killed.
+    """
     release = get(version)
     home = folder / "home"
     home.mkdir(parents=True)
@@ -262,7 +270,7 @@ def soak(
                 _plant(keeper, planted(f"round-{len(rows)}", faults), rows)
                 _work(everybody, folder / f"alone-{len(rows)}", partial(time.sleep, length), result.alone, result)
                 started = time.monotonic()
-                meanwhile = partial(_mend, store, folder, result)
+                meanwhile = partial(_mend, store, folder, result, kills=kills)
                 _work(everybody, folder / f"beside-{len(rows)}", meanwhile, result.beside, result)
                 length = max(least, min(time.monotonic() - started, 30.0))
                 result.seconds_beside += time.monotonic() - started
@@ -303,20 +311,39 @@ def _work(
 
 def doctor(folder: Path, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     """Run the installed command with --json; return its exit code and the store's part of the report."""
-    done = subprocess.run(
+    with _started(folder, *arguments) as process:
+        said, _ = process.communicate()
+    return process.returncode, json.loads(said)["databases"][0]
+
+
+def _started(folder: Path, *arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-P", "-m", "hermes_doctor", *map(str, arguments), "--json"],
         stdout=subprocess.PIPE,
         text=True,
-        check=False,
         cwd="/",
         env=os.environ | {"XDG_STATE_HOME": str(folder / "state")},
     )
-    databases = json.loads(done.stdout)["databases"]
-    return done.returncode, databases[0]
 
 
-def _mend(store: Path, folder: Path, result: Soak) -> None:
-    """Scan and mend, and again where the doctor gave way."""
+def _kill(store: Path, folder: Path, result: Soak) -> None:
+    """Let a doctor begin, and kill it when it has mended some rows."""
+    journal = store.parent / "doctor" / "doctor.db"
+    with _started(folder, "fix", "--apply", "--live", store) as process:
+        before = journal.stat().st_mtime_ns if journal.exists() else 0
+        while process.poll() is None and (not journal.exists() or journal.stat().st_mtime_ns == before):
+            time.sleep(0.05)
+        time.sleep(random.uniform(0.5, 4))
+        result.kills += process.poll() is None
+        process.kill()
+
+
+def _mend(store: Path, folder: Path, result: Soak, *, kills: bool) -> None:
+    """Scan and mend, and again where the doctor gave way; with ``kills``, first of all one that does not get far."""
+    before = _journaled(store)
+    if kills:
+        _kill(store, folder, result)
+        result.mended += _journaled(store) - before
     for _try in range(5):
         code, told = doctor(folder, "fix", "--apply", "--live", store)
         result.runs += 1
@@ -327,6 +354,15 @@ def _mend(store: Path, folder: Path, result: Soak) -> None:
             if code not in (0, 1):
                 result.errors.append(f"doctor: {told['reason']}")
             return
+
+
+def _journaled(store: Path) -> int:
+    """How many rows all runs have mended, by their journal."""
+    journal = Journal.beside(store)
+    if journal is None:
+        return 0
+    with journal:
+        return sum(sum(journal.mended(run.run).values()) for run in journal.runs())
 
 
 def _left(store: Path, folder: Path) -> int:
@@ -433,8 +469,8 @@ def figures(result: Soak) -> list[Figure]:
             f"{result.release}: longest hold of ours",
             max(result.holds, default=0.0) * milliseconds,
             "ms",
-            f"{result.mended:,} rows mended in {result.runs} runs, at work for {result.seconds_beside:.0f} of"
-            f" {result.seconds:.0f} s",
+            f"{result.mended:,} rows mended in {result.runs} runs and {result.kills} that were killed, "
+            f"at work for {result.seconds_beside:.0f} of {result.seconds:.0f} s",
         ),
     ]
 
@@ -445,8 +481,11 @@ def figures(result: Soak) -> list[Figure]:
 @click.option("--workers", default=3, show_default=True, help="Processes of hermes.")
 @click.option("--faults", default=1000, show_default=True, help="Faults planted for each phase with us.")
 @click.option("--healthy", default=4000, show_default=True, help="Chats without a fault beside them.")
+@click.option("--kills/--no-kills", default=True, show_default=True, help="Kill a first doctor each time.")
 @click.option("--record/--no-record", "keep", default=False, help="Write the figures into bench/RESULTS.md.")
-def main(minutes: float, releases: tuple[str, ...], workers: int, faults: int, healthy: int, keep: bool) -> None:
+def main(
+    minutes: float, releases: tuple[str, ...], workers: int, faults: int, healthy: int, *, kills: bool, keep: bool
+) -> None:
     """Mend beside a living hermes for minutes, and compare."""
     wheels.ensure()
     print(machine(), versions(), sep="\n")
@@ -461,6 +500,7 @@ def main(minutes: float, releases: tuple[str, ...], workers: int, faults: int, h
                 faults=faults,
                 healthy=healthy,
                 least=8.0,
+                kills=kills,
                 say=partial(print, version, flush=True),
             )
         for line in [*result.errors[:10], *result.lost[:10]]:
