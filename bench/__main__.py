@@ -116,7 +116,7 @@ def cases(
     type=click.Path(path_type=Path, file_okay=False),
     default=platformdirs.user_cache_path("hermes-state-doctor-bench"),
     show_default=True,
-    help="Where made stores are kept; all of them are made in half an hour, and take 25 GB.",
+    help="Where made stores are kept; all of them are made in half an hour, and take 30 GB.",
 )
 @click.option("--record", "to_record", is_flag=True, help="Write what comes of it into bench/RESULTS.md and README.md.")
 def main(
