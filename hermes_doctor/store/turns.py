@@ -34,7 +34,8 @@ _SLICE = 2_000
 
 _NEEDED = ("id", "session_id", "role", "content", "tool_calls", "tool_call_id")
 
-#: Between two calls in a list as `json.dumps` writes it. Inside a string there would be a backslash.
+#: Between two calls in a list as `json.dumps` writes it. Inside a string there would be a backslash. GLOB goes from
+#: brace to brace, where instr() would go from letter to letter.
 _NEXT_CALL = '}, {"'
 
 
@@ -187,7 +188,7 @@ def doubtful_sql(shape: Shape) -> str:
         f"CASE role_before WHEN 'tool' THEN {here.format('before')} AND {follows('tool', 'assistant')}"
         f" WHEN 'assistant' THEN {here.format('before')}"
         f""" AND instr(tool_calls_before, '"' || {table}.tool_call_id || '"') > 0"""
-        f" AND CASE WHEN instr(tool_calls_before, '{_NEXT_CALL}') THEN {follows('tool', 'assistant')}"
+        f" AND CASE WHEN tool_calls_before GLOB '*{_NEXT_CALL}*' THEN {follows('tool', 'assistant')}"
         f" ELSE {follows('assistant')} END END"
     )
     said = f"{_said_sql(shape)} AND {shape.column('messages', 'content')} NOT GLOB '[[]CONTEXT *'"
@@ -196,7 +197,7 @@ def doubtful_sql(shape: Shape) -> str:
         f"CASE WHEN {active} = 1 THEN CASE role"
         f" WHEN 'user' THEN CASE WHEN {said} THEN ({follows('assistant')}) IS NOT 1 END"
         f" WHEN 'assistant' THEN CASE WHEN tool_calls IS NOT NULL THEN"
-        f" CASE WHEN instr(tool_calls, '{_NEXT_CALL}') THEN {all_answered} ELSE {follows('tool')} END IS NOT 1 END"
+        f" CASE WHEN tool_calls GLOB '*{_NEXT_CALL}*' THEN {all_answered} ELSE {follows('tool')} END IS NOT 1 END"
         f" WHEN 'tool' THEN {answer} IS NOT 1 END END"
     )
 
