@@ -436,7 +436,7 @@ def test_no_room_to_recover_a_copy_is_said_with_the_bytes_needed(home: Home, tin
 
 def test_what_is_written_to_all_the_time_is_not_copied_half(home: Home, in_temporary: Path) -> None:
     closed(home, WAL)
-    code = "import os, sys, time\nwhile True:\n    os.utime(sys.argv[1]); print(flush=True); time.sleep(0.02)"
+    code = "import os, sys, time\nwhile True:\n    os.utime(sys.argv[1]); print(flush=True); time.sleep(0.001)"
     with subprocess.Popen([sys.executable, "-c", code, str(home.store)], stdout=subprocess.PIPE) as restless:
         assert restless.stdout is not None
         restless.stdout.readline()
