@@ -35,7 +35,7 @@ from hermes_doctor.host.holders import Holder, look_around, named
 from hermes_doctor.host.lease import on_local_disk
 from hermes_doctor.host.live_files import Generation, generation, strangers
 from hermes_doctor.host.upstream import printable
-from hermes_doctor.host.wal_files import index_users, read_log, who_is_busy
+from hermes_doctor.host.wal_files import LogIndex, index_users, read_log, who_is_busy
 from hermes_doctor.store.cells import Key
 from hermes_doctor.store.in_use import QUIET_SECONDS, in_use
 from hermes_doctor.store.view import StoreView
@@ -176,14 +176,20 @@ class Beside:
 
     def begin(self, connection: apsw.Connection) -> None:
         """Begin a write transaction; steps back at the first sign of somebody else's. Raises GaveWayError."""
-        begun, pause, waited_for_restart = time.monotonic(), _FIRST_PAUSE, 0.0
+        begun, pause = time.monotonic(), _FIRST_PAUSE
         self.crowded = False
+        # Of the log that hermes is waited for to begin anew: which one it is, and since when it is as it is.
+        waiting_for: tuple[bytes, int] | None = None
+        since = begun
         while True:
             if self._try(connection):
-                if self._may_write(waited_for_restart):
+                carried = self._all_carried()
+                known = None if carried is None else (carried.salts, carried.frames)
+                if carried is None or (known == waiting_for and self._is_idle(carried, since)):
                     return
                 connection.execute("ROLLBACK")
-                waited_for_restart += _FIRST_PAUSE
+                if known != waiting_for:
+                    waiting_for, since = known, time.monotonic()
                 self._pause(begun, _FIRST_PAUSE)
             else:
                 self.crowded = True
@@ -221,16 +227,19 @@ class Beside:
             connection.set_busy_timeout(BUSY_MILLISECONDS)
         return True
 
-    def _may_write(self, waited: float) -> bool:
-        """Whether a page may be written, now that the write lock is ours, after waiting so many seconds for hermes.
+    def _all_carried(self) -> LogIndex | None:
+        """Return the log's index where all of it has been carried over, so that the next page begins it anew.
 
-        Not where it would begin the log anew (all of it has been carried over) while hermes is about: its own next
-        write does that. A hermes that does not write meanwhile is idle; then only a checkpoint under way forbids it.
+        The write lock is ours, so that stays as it is. The next write of hermes's own is to do that, not ours.
         """
         log = read_log(self._path)
         if log is None or not log.index.frames or log.index.carried < log.index.frames:
-            return True
-        return waited >= _RESTART_SECONDS and not who_is_busy(self._path, log.index).checkpointing
+            return None
+        return log.index
+
+    def _is_idle(self, log: LogIndex, since: float) -> bool:
+        """Whether nobody has written since then, for long enough, and no checkpoint is under way."""
+        return time.monotonic() - since >= _RESTART_SECONDS and not who_is_busy(self._path, log).checkpointing
 
 
 def _ask_again(asked: int) -> bool:

@@ -41,7 +41,7 @@ from hermes_doctor.store.writing import open_for_writing
 from tests.host.evidence import may_unshare
 from tests.oracle.home import Home
 from tests.oracle.process import HermesProcess
-from tests.oracle.steps import precreate, sql, sql_many
+from tests.oracle.steps import call, precreate, sql, sql_many
 from tests.whole.runner import Doctors, Ended
 from tests.whole.support import doctor
 
@@ -351,13 +351,13 @@ def test_hermes_begins_its_log_anew_itself(sick: Home) -> None:
             begun = time.monotonic()
             beside.begin(connection)
             writing.join()
-            assert 0.3 < time.monotonic() - begun < 1.9
+            assert 0.3 < time.monotonic() - begun < 2
             connection.execute("ROLLBACK")
             # One that is idle does not: after a while we do.
             carry_over(hermes)
             begun = time.monotonic()
             beside.begin(connection)
-            assert time.monotonic() - begun >= 0.9
+            assert time.monotonic() - begun >= 2
             connection.execute("ROLLBACK")
         finally:
             connection.close()
@@ -424,12 +424,37 @@ def test_a_kill_leaves_hermes_its_store(sick: Home, doctors: Doctors, step: str)
     assert scan_codes(sick, doctors) == Counter()
 
 
+def wait_until_stopped(pid: int) -> None:
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+
+
+def test_a_hermes_that_dies_midway_finds_its_log_as_it_left_it(sick: Home, doctors: Doctors) -> None:
+    with HermesProcess(sick, VERSION) as hermes:
+        hermes.call("create_session", "own", "cli")
+        files, store = generation(sick.store), digest(sick.store)
+
+        def kill_hermes(pid: int) -> None:
+            wait_until_stopped(pid)
+            hermes.kill()
+            os.kill(pid, signal.SIGCONT)
+
+        done = doctors.run(
+            "fix", "--apply", "--live", "--json", sick.store, kill_at="pending:2:STOP", started=kill_hermes
+        )
+    assert (done.code, done.json()["outcome"]) == (0, "fixed"), done
+    # We were the last to close it, and carried nothing over and deleted nothing.
+    assert generation(sick.store) == files
+    assert digest(sick.store) == store
+    sick.run(VERSION, [call("append_message", "own", "user", "back again")])
+    assert scan_codes(sick, doctors) == Counter()
+
+
 def test_a_log_that_is_replaced_midway_ends_the_work(sick: Home, doctors: Doctors) -> None:
     wal = sick.store.with_name("state.db-wal")
 
     def replace_it(pid: int) -> None:
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.01)
+        wait_until_stopped(pid)
         wal.rename(wal.with_name("aside"))
         os.kill(pid, signal.SIGCONT)
 
