@@ -163,7 +163,7 @@ def _by_threads(
                 while low is not None and len(ahead) < 2 * len(connections) and (low == first or not reader.expired):
                     high = min(low + _BLOCK - 1, last)
                     ahead.append(threads.submit(read, low, high))
-                    low = sifter.following(reader, high)
+                    low = sifter.following(reader, high) if high < last else None
                 if not ahead:
                     return low
                 yield from _result(reader, ahead.popleft())

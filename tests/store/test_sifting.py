@@ -180,6 +180,21 @@ def test_a_moment_that_is_over_is_let_go(
     assert busy in (0, 1)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_come_behind_the_last_meanwhile_are_not_waited_for(
+    make: Callable[..., Store], eager: None, threads: int
+) -> None:
+    store = make(range(1, 1001), "delete")
+    reader = store.reader(Pace.SLICED, threads)
+    seen = 0
+    for sifted in sift(reader, Sifter(table_of(reader), ["NULL"])):
+        seen += sifted.rows
+        store.writer.execute("INSERT INTO t SELECT max(id) + 1, 1 FROM t")
+    assert seen == 1000
+    reader.finish()
+    assert reader.moved
+
+
 def test_a_reader_that_must_rest_is_alone(make: Callable[..., Store], eager: None) -> None:
     """In slices with rests somebody may wait: two readers in turn would leave no rest."""
     reader = make(range(1, 2001), "delete").reader(Pace.SLICED, 2, rests=True)
