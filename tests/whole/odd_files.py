@@ -18,7 +18,7 @@ from tests.whole.damaged import damaged
 from tests.whole.odd_stores import Odd
 
 #: Of which releases, and in which journal mode, the stores are.
-SOURCES = (("0.13.0", "delete"), ("0.16.0", "wal"), ("0.19.0", "wal"), ("0.20.6", "delete"), ("0.22.2", "wal"))
+SOURCES = (("0.13.0", "delete"), ("0.19.0", "wal"), ("0.20.6", "delete"), ("0.22.2", "wal"), ("0.22.2", "delete"))
 _HEADER = 100
 _PAGE = 4096
 #: Places in the header: page size, versions of the format, reserved bytes, fractions, size in pages, list of free
@@ -26,13 +26,16 @@ _PAGE = 4096
 _FIELDS = (16, 17, 18, 19, 20, 21, 22, 23, 28, 31, 32, 36, 39, 40, 44, 47, 52, 56, 59, 64, 92, 96)
 
 
-def sources(folder: Path) -> tuple[Path, ...]:
-    """The folders of the stores that are broken, made once and kept in ``folder``."""
+def sources(folder: Path, templates: Path | None = None) -> tuple[Path, ...]:
+    """The folders of the stores that are broken, made once and kept in ``folder``.
+
+    ``templates``: where other tests may have made them already.
+    """
     made = []
     for version, mode in SOURCES:
         home = folder / f"whole-{version}-{mode}"
         if not home.exists():
-            damaged(folder / "damaged", home, version, mode)
+            damaged(templates or folder / "damaged", home, version, mode)
         made.append(home)
     return tuple(made)
 

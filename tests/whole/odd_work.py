@@ -26,9 +26,9 @@ Job = tuple[str, int]
 class Maker:
     """Makes the store of a job; the sources are made once, in ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, templates: Path | None = None) -> None:
         self.schemas = odd_stores.schemas(folder / "schemas")
-        self.sources = odd_files.sources(folder / "sources")
+        self.sources = odd_files.sources(folder / "sources", templates)
 
     def make(self, folder: Path, job: Job) -> Odd:
         """Make a store in a folder that is not there yet."""

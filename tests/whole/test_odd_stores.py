@@ -18,7 +18,7 @@ from tests.whole.odd_work import Job, Maker, run
 
 pytestmark = pytest.mark.usefixtures("oracle")
 
-STORES, FILES = 240, 100
+STORES, FILES = 160, 80
 #: Chunks, so that they can run side by side.
 CHUNKS = 4
 
@@ -28,20 +28,20 @@ def maker(oracle: None, shared_folder: Path) -> Maker:
     folder = shared_folder / "odd"
     folder.mkdir(exist_ok=True)
     with FileLock(folder / "lock"):
-        return Maker(folder)
+        return Maker(folder, shared_folder / "damaged")
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_odd_stores_and_broken_files_break_no_promise(maker: Maker, tmp_path: Path, chunk: int) -> None:
     jobs: list[Job] = [("store", seed) for seed in range(1 + chunk, 1 + STORES, CHUNKS)]
     jobs += [("file", seed) for seed in range(1 + chunk, 1 + FILES, CHUNKS)]
-    found = list(run(iter(jobs), maker, tmp_path, workers=1, share=0.06, brief=True))
+    found = list(run(iter(jobs), maker, tmp_path, workers=1, share=0.05, brief=True))
     assert [job for job, _verdict, _notes in found] == jobs
     wrong = [f"{job}: {line} {notes}" for job, verdict, notes in found for line in verdict["wrong"]]
     assert wrong == []
     codes = {code for _job, verdict, _notes in found for code in verdict["codes"]}
     assert {1, 4} <= codes
-    assert sum(verdict["found"] for _job, verdict, _notes in found) > 500
+    assert sum(verdict["found"] for _job, verdict, _notes in found) > 200
 
 
 def test_a_seed_makes_the_same_store_again(maker: Maker, tmp_path: Path) -> None:
