@@ -15,6 +15,7 @@ from pathlib import Path
 from hermes_doctor import __version__
 from hermes_doctor.engine.memory import NOTHING, Kept, Memory
 from hermes_doctor.engine.rows import Pass, sifter_of
+from hermes_doctor.host.bundle import open_here
 from hermes_doctor.store.file_mark import FileMark
 from hermes_doctor.store.library import library
 from hermes_doctor.store.sifting import REACH, Sifted, Sifter, sift
@@ -99,7 +100,13 @@ class _Reading:
             return []
         if scan.mark is not None and recalled.mark is not None and scan.mark.shows_no_change_since(recalled.mark):
             return list(recalled.kept)
-        found = unchanged(self._reader, self._table, [kept.stretch for kept in recalled.kept])
+        found = unchanged(
+            self._reader,
+            self._table,
+            [kept.stretch for kept in recalled.kept],
+            self._reader.threads,
+            _descriptor(self._view.opened),
+        )
         scan.doubt = found.doubt
         proven = {stretch.low for stretch in found.stretches}
         usable = [
@@ -168,6 +175,15 @@ def _has_neighbours(recalled: Sequence[Kept], place: int, step: int, proven: set
             return False
         rows += recalled[place].rows
     return True
+
+
+def _descriptor(opened: Path) -> int | None:
+    """Return the descriptor by which SQLite has the file open: what reads by another drops its locks on closing."""
+    try:
+        status = opened.stat()
+    except OSError:
+        return None
+    return open_here(status.st_dev, status.st_ino)
 
 
 def _question(sifter: Sifter, view: StoreView) -> str:
