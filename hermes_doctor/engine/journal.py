@@ -224,12 +224,13 @@ class Journal:
         marks = ", ".join("?" for _ in states)
         where = ["1"] + (["run = ?"] if run is not None else []) + ([f"state IN ({marks})"] if states else [])
         values = ([run] if run is not None else []) + list(states)
-        order = "DESC" if newest_first else "ASC"
-        numbers = self._database.execute(
-            f"SELECT number FROM changesets WHERE {' AND '.join(where)} ORDER BY number {order}", values
-        ).fetchall()
-        for (number,) in numbers:
-            row = next(self._database.query("SELECT * FROM changesets WHERE number = ?", [number]))
+        beyond, order = ("<", "DESC") if newest_first else (">", "ASC")
+        chosen = " AND ".join([*where, f"number {beyond} ?"])
+        following = f"SELECT * FROM changesets WHERE {chosen} ORDER BY number {order} LIMIT 1"
+        # One statement each: whoever takes the entries may settle them meanwhile.
+        last = 1 << 62 if newest_first else -1
+        while (row := next(self._database.query(following, [*values, last]), None)) is not None:
+            last = row["number"]
             yield Entry(
                 row["number"],
                 row["run"],
