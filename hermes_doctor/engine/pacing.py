@@ -16,7 +16,8 @@ LIVE_BUDGET = 0.05
 #: Longest rest between two transactions, in seconds.
 _LONGEST_REST = 1.0
 #: A rest is stretched to so many times its length at most, beside a hermes that writes all the time.
-_MOST_STRETCHED = 8.0
+_MOST_STRETCHED = 16.0
+_LONGEST_LIVE_REST = 2.0
 #: A transaction that took no more than this share of its time may be followed by a larger one.
 _ROOMY = 0.5
 #: The share of the budget that is left to the rows where the disk takes all of it.
@@ -114,4 +115,4 @@ class LivePacing(Pacing):
     def rest_seconds(self) -> float:
         """Never shorter than the budget, nor than the last hold."""
         held = self.holds[-1] if self.holds else 0.0
-        return max(held, min(max(held, LIVE_BUDGET) * self._stretch, _LONGEST_REST))
+        return max(held, min(max(held, LIVE_BUDGET) * self._stretch, _LONGEST_LIVE_REST))

@@ -88,10 +88,10 @@ def test_beside_a_hermes_that_writes_rests_grow_and_shrink_again() -> None:
     pacing = LivePacing()
     pacing.note(1, 0.01)
     rests = []
-    for crowded in (True, True, True, True, False, False, False, False):
+    for crowded in (True, True, True, True, True, False, False, False, False, False):
         pacing.crowd(crowded)
         rests.append(round(pacing.rest_seconds() / LIVE_BUDGET))
-    assert rests == [2, 4, 8, 8, 4, 2, 1, 1]
+    assert rests == [2, 4, 8, 16, 16, 8, 4, 2, 1, 1]
 
 
 @pytest.mark.parametrize(("disk", "rows"), [(0.0, 250), (0.025, 125), (0.2, 62)])
