@@ -87,8 +87,9 @@ def test_killed_in_a_transaction(
         killing.kill_in_fix(sick, step, count)
 
 
-@pytest.mark.parametrize(("before", "store"), [(Step.PENDING, OLD), (Step.COMMITTED, NEW)])
-@pytest.mark.parametrize("step", SETTLE)
+@pytest.mark.parametrize(
+    ("step", "before", "store"), [(Step.SETTLING, Step.PENDING, OLD), (Step.SETTLED, Step.COMMITTED, NEW)]
+)
 def test_killed_while_settling_what_a_kill_left(
     doctors: Doctors, templates: Path, step: Step, before: Step, store: tuple[str, str]
 ) -> None:
