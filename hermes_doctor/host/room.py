@@ -32,7 +32,8 @@ def temporary_folder() -> Path:
         return Path(tempfile.gettempdir())
     named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     folders = [Path(each).absolute() for each in (*named, *_TEMPORARY) if each]
-    usable = (folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))
+    # In this order: is_dir() raises where the way to it is closed.
+    usable = (folder for folder in folders if os.access(folder, os.W_OK | os.X_OK) and folder.is_dir())
     return next(usable, Path(_TEMPORARY[0]))
 
 
@@ -42,7 +43,8 @@ def sqlite_temporary_folder() -> Path:
         return Path(tempfile.gettempdir())
     named = (os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR"))
     folders = [Path(each) for each in (*named, *_TEMPORARY_OF_SQLITE) if each]
-    usable = (folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))
+    # In this order: is_dir() raises where the way to it is closed.
+    usable = (folder for folder in folders if os.access(folder, os.W_OK | os.X_OK) and folder.is_dir())
     return next(usable, folders[-1]).absolute()
 
 
