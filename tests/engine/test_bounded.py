@@ -8,15 +8,18 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
-from checks import double_encoded
+from checks import double_encoded, orphan_stubs
 from fixes import double_encoded as cure
+from fixes import orphan_stubs as delete_stubs
 from hermes_doctor.demo.home import make_demo_home
 from hermes_doctor.engine import apply as apply_module
 from hermes_doctor.engine import findings, pacing
+from hermes_doctor.engine import undo as undo_module
 from hermes_doctor.engine.apply import apply_store
 from hermes_doctor.engine.became import Became, Changes
 from hermes_doctor.engine.findings import Shelf
@@ -24,7 +27,7 @@ from hermes_doctor.engine.model import Finding, Severity
 from hermes_doctor.engine.plan import Chosen, StoreFix, plan_store
 from hermes_doctor.engine.scan import ScanOptions
 from hermes_doctor.engine.stopping import Stop
-from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSED, Change
+from hermes_doctor.engine.transaction import DONE, FAILED, GONE, PLANNED, REFUSED, Change, mend_rows
 from hermes_doctor.engine.undo import StoreUndo
 from hermes_doctor.report.changes_json import FixJson, UndoJson
 from hermes_doctor.report.fix_table import FixTable
@@ -32,7 +35,12 @@ from hermes_doctor.report.layout import Look
 from hermes_doctor.report.tally import Tally
 from hermes_doctor.report.undo_table import UndoTable
 from hermes_doctor.store.cells import BadText, Key
+from tests.engine.transactions import writing
 from tests.fixes.support import Patient
+from tests.oracle.faults import Planter
+from tests.oracle.home import Home
+from tests.oracle.releases import NEWEST
+from tests.oracle.steps import call, clock
 
 CHOSEN = Chosen([double_encoded.CHECK], {"double-encoded": cure.FIX}, unsafe=False)
 KEYS: list[Key] = ["s1", 7, 1.5, None, b"\xff", BadText(b"\xfe"), ("s1", 3)]
@@ -182,3 +190,34 @@ def test_planning_mending_and_undoing_take_the_same_memory_however_much_there_is
     # A list of as many changes takes 400 KB more.
     grown = {work: many[work] - few[work] for work in many if many[work] - few[work] > 100_000}
     assert grown == {}, (few, many)
+
+
+def test_rows_that_cannot_be_put_back_for_one_reason_cost_one_try_more(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one for each of them: a try puts back all rows of the transaction."""
+    plant = Planter(NEWEST)
+    parent = plant.session("cli")
+    plant.say(parent, "user", "hello")
+    plant.end(parent, "cli_close")
+    children = [plant.orphan_stub("cli", end_reason="cli_close", parent_session_id=parent) for _ in range(6)]
+    others = [plant.orphan_stub("cli", end_reason="cli_close") for _ in range(2)]
+    home.run(NEWEST, [*plant.steps, clock(None)])
+    patient = Patient(home.store, home.path)
+    found = patient.findings([orphan_stubs.CHECK])
+    with writing(patient) as writer:
+        mend_rows(writer, orphan_stubs.CHECK, delete_stubs.FIX, found, unsafe=False)
+    home.run(NEWEST, [call("delete_session", parent)])
+    tries: list[int] = []
+    attempt = undo_module._try_to_take_back
+
+    def counted(*arguments: Any) -> list[Change]:
+        tries.append(len(arguments[3]))
+        return attempt(*arguments)
+
+    monkeypatch.setattr(undo_module, "_try_to_take_back", counted)
+    undone = patient.undo(writer.run)
+    assert {str(c.key): c.state for c in undone.changes} == dict.fromkeys(children, FAILED) | dict.fromkeys(
+        others, "restored"
+    )
+    assert tries == [0, 6]
