@@ -1,7 +1,7 @@
 """The long form of tests/whole/test_kills.py: every step, first and later, on every store, and many random kills.
 
-``python -m bench.kills [--random 500] [--seed 1] [--only-random]`` ends with 1, and says where, when anything is lost.
-Random kills come at moments that are alike likely in time, and as many at calls of the system that are alike likely.
+``python -m bench.kills [--random 500] [--seed 1] [--only-random] [--record]`` ends with 1, and says where, when anything is
+lost. Random kills come at moments that are alike likely in time, and as many at calls of the system that are alike likely.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.results import record
 from hermes_doctor.engine.steps import Step
 from tests.oracle import wheels
 from tests.whole import killing
@@ -78,6 +79,7 @@ def main() -> int:
     options.add_argument("--random", type=int, default=500, help="random kills, over all stores and commands")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--only-random", action="store_true")
+    options.add_argument("--record", action="store_true", help="write the result into bench/RESULTS.md")
     chosen = options.parse_args()
     wheels.ensure()
     lost: list[str] = []
@@ -118,14 +120,19 @@ def main() -> int:
             kills = RandomKills(chance, measured[store], by_time)
             attempt(f"round {rounds} by {'time' if by_time else 'calls'}", store, kills)
             hits += kills.hits
-        told = ", ".join(f"{command} {hits[command]}" for command in COMMANDS)
-        print(f"{hits.total()} random kills in {rounds} rounds (seed {chosen.seed}): {told}")
         if hits.total() < chosen.random:
             lost.append("too few random kills came before the command had ended")
     steps = 0 if chosen.only_random else len(STORES) * len(cases())
-    print(f"{steps} kills at numbered steps; {len(lost)} attempts lost anything")
-    for each in lost:
-        print(f"LOST: {each}")
+    told = [
+        f"{steps} kills at numbered steps, each on a store of its own",
+        f"{hits.total()} random kills in {rounds} rounds (seed {chosen.seed}): "
+        + ", ".join(f"{command} {hits[command]}" for command in COMMANDS),
+        f"{len(lost)} attempts lost anything",
+        *(f"LOST: {each}" for each in lost),
+    ]
+    print("\n".join(told))
+    if chosen.record:
+        record("kills", "Killed at every step, and at random", [], text="\n".join(f"- {line}" for line in told))
     return 1 if lost else 0
 
 

@@ -1,7 +1,7 @@
 """The long form of tests/whole/test_mishaps.py and test_disturbed.py: whatever the machine can do to a doctor at work.
 
-``python -m bench.obstacles [--signals 200] [--seed 1]`` ends with 1, and says where, when anything is lost: the store
-is replaced, deleted, cut off or loses its log at each step of each command; the disk is full from some page on; rights
+``python -m bench.obstacles [--signals 200] [--seed 1] [--record]`` ends with 1, and says where, when anything is lost:
+the store is replaced, deleted, cut off or loses its log at each step of each command; the disk is full from some page on; rights
 are lost; signals come at random moments; streams are closed; every two commands meet.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from bench.results import record
 from hermes_doctor.engine.steps import Step
 from tests.disks import small_disk
 from tests.oracle import wheels
@@ -66,6 +67,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--signals", type=int, default=200, help="random signals, over all stores and commands")
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--record", action="store_true", help="write the result into bench/RESULTS.md")
     chosen = options.parse_args()
     wheels.ensure()
     lost: list[str] = []
@@ -112,11 +114,16 @@ def main() -> int:
                 seconds[command] = taken if isinstance(taken, float) else 1.0
             send = partial(disturbed.random_signals, command=command, seconds=seconds[command], chance=chance)
             ends[attempt(f"{command} signal {number + 1}", store, send)] += 1
-    told = ", ".join(f"{end} {count}" for end, count in ends.items())
-    print(f"{done.total()} attempts ({', '.join(f'{c} {n}' for c, n in done.items())}); signals: {told}")
-    print(f"{len(lost)} attempts lost anything or were told wrongly")
-    for each in lost:
-        print(f"LOST: {each}")
+    ended = ", ".join(f"{end} {count}" for end, count in ends.items())
+    told = [
+        f"{done.total()} attempts: " + ", ".join(f"{command} {count}" for command, count in done.items()),
+        f"{chosen.signals} random signals (seed {chosen.seed}): {ended}",
+        f"{len(lost)} attempts lost anything or were told wrongly",
+        *(f"LOST: {each}" for each in lost),
+    ]
+    print("\n".join(told))
+    if chosen.record:
+        record("obstacles", "Whatever the machine does", [], text="\n".join(f"- {line}" for line in told))
     return 1 if lost else 0
 
 
