@@ -34,7 +34,7 @@ from hermes_doctor.store.integrity import ask
 from hermes_doctor.store.opening import damage_of
 from hermes_doctor.store.shape import read_shape
 from hermes_doctor.store.view import StoreView
-from hermes_doctor.store.writing import open_for_writing
+from hermes_doctor.store.writing import keep_log, open_for_writing
 
 _AGAIN = "then type the same command again"
 _AS_BEFORE = "the store is as it was before"
@@ -259,8 +259,7 @@ class _Work:
                 with suppress(apsw.Error):
                     connection.wal_checkpoint(mode=mode)
                 # A log that was not there goes with its last connection, as ever; locks keep everybody else out.
-                keep = not alone or self.bundle.wal_bytes is not None
-                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(keep))
+                keep_log(connection, keep=not alone or self.bundle.wal_bytes is not None)
             files.note()
             reach(Step.COMPACT_CUT)
             self.result.after = self._extent(connection)

@@ -26,13 +26,18 @@ def open_for_writing(path: Path) -> apsw.Connection:
         f"file:{percent_encoded(str(path))}?mode=rw",
         flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI,
     )
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     connection.pragma("wal_autocheckpoint", 0)
-    # Without a checkpoint at close nothing is deleted either; said once more to the file system's side of SQLite.
-    persist = ctypes.c_int(1)
-    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(persist))
+    keep_log(connection, keep=True)
     return connection
+
+
+def keep_log(connection: apsw.Connection, *, keep: bool) -> None:
+    """Say whether the write-ahead log outlives its last connection, or is checkpointed and removed with it."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(keep))
+    # Without a checkpoint at close nothing is deleted either; said once more to the file system's side of SQLite.
+    persist = ctypes.c_int(keep)
+    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(persist))
