@@ -345,13 +345,13 @@ class _Run:
             fix.outcome, fix.exit_code = "partly-fixed", ExitCode.FINDINGS
         else:
             fix.outcome, fix.exit_code = "fixed", ExitCode.CLEAN
-        reach(Step.FINISHED)
         if fix.run is None:
             return
         if self.journal.discard_if_empty(fix.run):
             fix.run = None
             return
         self.journal.finish_run(fix.run, fix.outcome)
+        reach(Step.FINISHED)
         # Forgetting needs room for a while: where there is none, the next run does it.
         with suppress(OSError, sqlite3.Error):
             forget_old_runs(self.journal, time.time(), spare=fix.run)
