@@ -55,8 +55,13 @@ class Table(NamedTuple):
     without_rowid: bool
 
     def has(self, column: str) -> bool:
-        """Whether the table has the column (names compare as SQLite compares them)."""
-        return column.lower() in self.columns
+        """Whether the table has the column (names compare as SQLite compares them), and rows hold it.
+
+        No release makes a generated column. What a stranger's comes to is computed at each look, however long that
+        takes and however large it is, so it is left alone.
+        """
+        found = self.columns.get(column.lower())
+        return found is not None and not found.generated
 
     @property
     def primary_key(self) -> tuple[str, ...]:

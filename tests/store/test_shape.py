@@ -163,6 +163,13 @@ def test_generated_columns_are_columns(connection: apsw.Connection) -> None:
     ]
 
 
+def test_no_rule_looks_at_what_is_computed_at_each_look(connection: apsw.Connection) -> None:
+    shape = shape_of(connection, "CREATE TABLE messages(id, content AS (hex(zeroblob(400000000))), role)")
+    assert not shape.has("messages", "content")
+    assert shape.has("messages", "id", "role")
+    assert shape.column("messages", "content", absent="''") == "''"
+
+
 @pytest.mark.parametrize(
     ("statements", "version"),
     [
