@@ -1,7 +1,8 @@
 """The long form of tests/whole/test_kills.py: every step, first and later, on every store, and many random kills.
 
-``python -m bench.kills [--random 500] [--seed 1] [--only-random] [--record]`` ends with 1, and says where, when anything is
-lost. Random kills come at moments that are alike likely in time, and as many at calls of the system that are alike likely.
+``python -m bench.kills [--random 500] [--seed 1] [--only-random] [--record]`` ends with 1, and says where, when
+anything is lost. Random kills come at moments that are alike likely in time, and as many at calls of the system that
+are alike likely.
 """
 
 from __future__ import annotations

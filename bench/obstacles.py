@@ -1,8 +1,8 @@
 """The long form of tests/whole/test_mishaps.py and test_disturbed.py: whatever the machine can do to a doctor at work.
 
 ``python -m bench.obstacles [--signals 200] [--seed 1] [--record]`` ends with 1, and says where, when anything is lost:
-the store is replaced, deleted, cut off or loses its log at each step of each command; the disk is full from some page on; rights
-are lost; signals come at random moments; streams are closed; every two commands meet.
+the store is replaced, deleted, cut off or loses its log at each step of each command; the disk is full from some page
+on; rights are lost; signals come at random moments; streams are closed; every two commands meet.
 """
 
 from __future__ import annotations
