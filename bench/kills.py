@@ -12,6 +12,7 @@ import random
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,12 @@ def cases() -> list[tuple[str, Callable[[Patient], None]]]:
     return found
 
 
+def where(error: Exception) -> str:
+    """The lines that led to an error: an assertion says little by itself."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
+
+
 def main() -> int:
     """Run it all and return the exit code."""
     options = argparse.ArgumentParser(description=__doc__)
@@ -95,7 +102,7 @@ def main() -> int:
                 with patient(templates, doctors, *store) as sick:
                     result = act(sick)
             except Exception as error:  # whatever it is, the proof failed
-                verdict = f"LOST: {str(error)[-300:]}"
+                verdict = f"LOST: {where(error)} {str(error)[-300:]}"
                 lost.append(f"{'-'.join(store)} {name}")
             print(f"{'-'.join(store):16} {name:34} {time.monotonic() - begun:5.1f} s  {verdict}", flush=True)
             return result

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from bench.kills import where
 from bench.results import record
 from hermes_doctor.engine.steps import Step
 from tests.disks import small_disk
@@ -87,7 +88,7 @@ def main() -> int:
                 ):
                     result = act(sick)
             except Exception as error:  # whatever it is, the proof failed
-                verdict = f"LOST: {str(error)[-300:]}"
+                verdict = f"LOST: {where(error)} {str(error)[-300:]}"
                 lost.append(f"{'-'.join(store)} {name}")
             done[name.split()[0]] += 1
             print(f"{'-'.join(store):16} {name:44} {time.monotonic() - begun:5.1f} s  {verdict}", flush=True)
