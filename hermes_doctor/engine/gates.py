@@ -133,6 +133,9 @@ def _reasons(
             f"{name} was written by a newer hermes (schema {scan.schema_version}, this doctor knows up to "
             f"{KNOWN_SCHEMA}): upgrade the doctor (pipx upgrade hermes-state-doctor), {_AGAIN}"
         )
+    if scan.encoding not in (None, "UTF-8"):
+        # SQLite mends half a pair of UTF-16 on its way into a changeset: taking back would not be exact.
+        yield f"{name} keeps its text as {scan.encoding}, as no hermes does: it is scanned, but not mended"
     if not fitness.fit:
         yield f"SQLite {fitness.version} of APSW is not fit for writing to a store: {fitness.advice}, {_AGAIN}"
     yield from _wrong_user(scan, bundle, command)

@@ -96,6 +96,7 @@ class StoreScan:
     now: float = 0.0
     newest_time: float | None = None
     schema_version: int | None = None
+    encoding: str | None = None
     journal_mode: str | None = None
     bytes: int | None = None
     sessions: int | None = None
@@ -271,7 +272,7 @@ def _examine(
             bundle=store.bundle,
             deep=options.deep,
         )
-        scan.now, scan.schema_version = view.now, shape.schema_version
+        scan.now, scan.schema_version, scan.encoding = view.now, shape.schema_version, shape.encoding
         scan.since_last = _since_last(options.memory, store)
         try:
             with reader.until(options.deadline):

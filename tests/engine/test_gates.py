@@ -108,6 +108,20 @@ def test_a_holder_that_cannot_be_named_stands_in_the_way_too(lived: Home, held: 
     assert says in stands.reason
 
 
+def test_a_store_of_another_encoding_is_not_mended(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    connection = apsw.Connection(str(path))
+    connection.execute(
+        "PRAGMA encoding = 'UTF-16le'; CREATE TABLE sessions(id TEXT PRIMARY KEY, source, started_at);"
+        "CREATE TABLE messages(id INTEGER PRIMARY KEY, session_id, role)"
+    )
+    connection.close()
+    found = refused(path)
+    assert found is not None
+    assert found.code is ExitCode.REFUSED
+    assert "keeps its text as UTF-16le, as no hermes does: it is scanned, but not mended" in found.reason
+
+
 def test_a_newer_schema_asks_for_a_newer_doctor(lived: Home) -> None:
     lived.run("0.22.2", [sql("UPDATE schema_version SET version = 32")])
     stands = refused(lived.store)
