@@ -329,7 +329,7 @@ class RandomKills:
 
     def _look(self, sick: Patient) -> None:
         sick.assert_sound()
-        assert agreement(sick.home, stopped=True) == []
+        assert (wrong := agreement(sick.home, stopped=True)) == [], wrong
 
 
 def _kill_after(pid: int, seconds: float) -> None:
@@ -406,6 +406,9 @@ def agreement(home: Home, *, stopped: bool = False) -> list[str]:
             sides = {_side(connection, rows, *change) for change in changes}
             if state == "pending" or (state == "applied" and sides == {"before"}):
                 unsettled += 1
+            if state == "applied" and sides == {"before"}:
+                # Taken back, but not settled: of a row that was changed twice it is the older change that counts.
+                restored |= {place: before for place, before, _after in changes}
             if sides == {"after"} and state in ("applied", "pending"):
                 rows |= {place: _overlaid(connection, rows, place, before) for place, before, _after in changes}
             elif sides != {"before"}:
