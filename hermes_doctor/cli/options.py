@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from hermes_doctor.cli.types import CheckName, Duration
+from hermes_doctor.report.formats import COMMON
 
 Command = Callable[..., Any]
 
@@ -135,8 +136,16 @@ def fail_on_option(command: Command) -> Command:
 
 
 def output_options(command: Command) -> Command:
-    """Give the command the options about its output; they come as ``output``."""
+    """Give the command the options about its output, in the formats that all have; they come as ``output``."""
+    return _output_options(command, COMMON)
 
+
+def format_options(*formats: str) -> Callable[[Command], Command]:
+    """Return what gives a command the options about its output, in these formats; they come as ``output``."""
+    return functools.partial(_output_options, formats=formats)
+
+
+def _output_options(command: Command, formats: Sequence[str]) -> Command:
     @functools.wraps(command)
     def gather(
         *args: Any,
@@ -154,9 +163,7 @@ def output_options(command: Command) -> Command:
 
     return _with(
         gather,
-        click.option(
-            "--format", type=click.Choice(["table", "json"]), default="table", show_default=True, help="The format."
-        ),
+        click.option("--format", type=click.Choice(formats), default="table", show_default=True, help="The format."),
         click.option("--json", is_flag=True, help="Short for --format json."),
         _OUTPUT,
         click.option(

@@ -12,8 +12,9 @@ import click
 
 from hermes_doctor import __version__
 from hermes_doctor.cli.changing import typed
-from hermes_doctor.cli.options import Output, Selection, deep_option, fail_on_option, output_options, selection_options
+from hermes_doctor.cli.options import Output, Selection, deep_option, fail_on_option, format_options, selection_options
 from hermes_doctor.cli.types import Duration, Target
+from hermes_doctor.report.formats import SCAN
 
 if TYPE_CHECKING:
     from hermes_doctor.engine.memory import Memory
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 @deep_option
 @selection_options
 @fail_on_option
-@output_options
+@format_options(*SCAN)
 @click.pass_context
 def scan(
     context: click.Context,
@@ -167,14 +168,10 @@ def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, prog
 
 
 def _reporter(output: Output, stream: TextIO) -> ScanReporter:
-    if output.format == "json":
-        from hermes_doctor.report.json import ScanJson
-
-        return ScanJson(stream)
     from hermes_doctor.cli.look import look_for
-    from hermes_doctor.report.table import ScanTable
+    from hermes_doctor.report.formats import scan_reporter
 
-    return ScanTable(stream, look_for(output, stream))
+    return scan_reporter(output.format, stream, look_for(output, stream))
 
 
 def _next(targets: Sequence[Path], *, deep: bool) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from hermes_doctor.engine.model import Bucket, Check, Finding
 from hermes_doctor.engine.scan import CheckResult, StoreScan
 from hermes_doctor.report.document import dump, opened, utc
 from hermes_doctor.report.model import OUTCOMES, RunEnd, RunStart
 from hermes_doctor.store.cells import json_key
+
+if TYPE_CHECKING:
+    from hermes_doctor.report.layout import Look
 
 SCAN_FORMAT = "hermes-doctor.scan"
 SCAN_FORMAT_VERSION = 1
@@ -19,7 +22,7 @@ SCAN_FORMAT_VERSION = 1
 class ScanJson:
     """`doctor scan --json`: one document, complete as soon as `end` has been called."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, _look: Look | None = None) -> None:
         self._write = stream.write
         self._stores = 0
 

@@ -1,0 +1,30 @@
+"""The formats of a scan's report, by the names that ``--format`` takes. A new one is a module and one line here.
+
+Each is a class that is made of the stream it writes to and the `Look` that was asked for (most formats use nothing but
+its ``limit``, or nothing at all), and that does what `hermes_doctor.report.model.ScanReporter` says.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, TextIO, cast
+
+if TYPE_CHECKING:
+    # Every command knows the names; only the one format that was asked for is imported.
+    from hermes_doctor.report.layout import Look
+    from hermes_doctor.report.model import ScanReporter
+
+#: What `doctor scan` can write: name -> module and class, in the order of `doctor scan --help`.
+SCAN = {
+    "table": ("hermes_doctor.report.table", "ScanTable"),
+    "json": ("hermes_doctor.report.json", "ScanJson"),
+}
+
+#: What every other command with ``--format`` can write.
+COMMON = ("table", "json")
+
+
+def scan_reporter(name: str, stream: TextIO, look: Look) -> ScanReporter:
+    """Return the reporter of that name, which writes to the stream; KeyError where there is none."""
+    module, attribute = SCAN[name]
+    return cast("ScanReporter", getattr(importlib.import_module(module), attribute)(stream, look))
