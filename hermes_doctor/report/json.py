@@ -28,42 +28,24 @@ class ScanJson:
 
     def begin(self, start: RunStart) -> None:
         """Write the head of the document."""
-        head = {
-            "format": SCAN_FORMAT,
-            "format_version": SCAN_FORMAT_VERSION,
-            "tool": {"version": start.version, "sqlite": start.sqlite},
-            "started_at": utc(start.started_at),
-        }
+        head = run_head(start, SCAN_FORMAT, SCAN_FORMAT_VERSION)
         self._write(f'{opened(head)}, "databases": [')
 
     def store(self, scan: StoreScan) -> None:
         """Write one store: what it is, its findings one by one, then what each check came to."""
         self._write(",\n " if self._stores else "\n ")
         self._stores += 1
-        self._write(f'{opened(_store_head(scan))}, "findings": [')
+        self._write(f'{opened(store_head(scan))}, "findings": [')
         separator = "\n  "
         for finding in scan.findings:
-            self._write(separator + dump(_finding(finding)))
+            self._write(separator + dump(finding_fields(finding)))
             separator = ",\n  "
-        tail = {
-            "checks": [_check_result(result) for result in scan.checks],
-            "since_last": _since_last(scan),
-            "stopped": scan.stopped,
-            "consistent": scan.consistent,
-            "trace": list(scan.trace),
-            "seconds": round(scan.seconds, 3),
-        }
+        tail = {"checks": [check_fields(result) for result in scan.checks], **store_tail(scan)}
         self._write(f"], {dump(tail)[1:]}")
 
     def end(self, end: RunEnd) -> None:
         """Write the totals, which complete the document."""
-        tail = {
-            "not_scanned": [str(path) for path in end.not_scanned],
-            "seconds": round(end.seconds, 3),
-            "outcome": OUTCOMES[end.exit_code],
-            "exit_code": int(end.exit_code),
-        }
-        self._write(f"],\n {dump(tail)[1:]}\n")
+        self._write(f"],\n {dump(run_tail(end))[1:]}\n")
 
 
 def checks_json(checks: Sequence[Check]) -> str:
@@ -80,7 +62,28 @@ def checks_json(checks: Sequence[Check]) -> str:
     return json.dumps({"checks": listed}, indent=1) + "\n"
 
 
-def _store_head(scan: StoreScan) -> dict[str, object]:
+def run_head(start: RunStart, name: str, version: int) -> dict[str, object]:
+    """Return what is told of the beginning of a run, in the format of that name."""
+    return {
+        "format": name,
+        "format_version": version,
+        "tool": {"version": start.version, "sqlite": start.sqlite},
+        "started_at": utc(start.started_at),
+    }
+
+
+def run_tail(end: RunEnd) -> dict[str, object]:
+    """Return what is told of the end of a run."""
+    return {
+        "not_scanned": [str(path) for path in end.not_scanned],
+        "seconds": round(end.seconds, 3),
+        "outcome": OUTCOMES[end.exit_code],
+        "exit_code": int(end.exit_code),
+    }
+
+
+def store_head(scan: StoreScan) -> dict[str, object]:
+    """Return what is told of a store before its findings."""
     return {
         "path": scan.ref.path,
         "home": scan.ref.home,
@@ -97,6 +100,17 @@ def _store_head(scan: StoreScan) -> dict[str, object]:
     }
 
 
+def store_tail(scan: StoreScan) -> dict[str, object]:
+    """Return what is told of a store after its findings and checks."""
+    return {
+        "since_last": _since_last(scan),
+        "stopped": scan.stopped,
+        "consistent": scan.consistent,
+        "trace": list(scan.trace),
+        "seconds": round(scan.seconds, 3),
+    }
+
+
 def _since_last(scan: StoreScan) -> dict[str, object] | None:
     """Return of how many messages an earlier scan's word was taken; None where that was not asked for."""
     if scan.since_last is None:
@@ -105,7 +119,8 @@ def _since_last(scan: StoreScan) -> dict[str, object] | None:
     return {"messages_known": since.known, "messages_read": since.read, "doubt": since.doubt}
 
 
-def _finding(finding: Finding) -> dict[str, object]:
+def finding_fields(finding: Finding) -> dict[str, object]:
+    """Return what is told of a finding."""
     return {
         "check": finding.check,
         "severity": finding.severity.label,
@@ -120,7 +135,8 @@ def _finding(finding: Finding) -> dict[str, object]:
     }
 
 
-def _check_result(result: CheckResult) -> dict[str, object]:
+def check_fields(result: CheckResult) -> dict[str, object]:
+    """Return what is told of what a check came to on a store."""
     return {
         "check": result.check.name,
         "severity": result.check.severity.label,
