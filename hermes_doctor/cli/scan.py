@@ -133,7 +133,7 @@ def _scan_all(
         waiting.pop(0)
         with result.findings:
             codes.append(result.exit_code(fail_on))
-            for check in result.checks:
+            for check in (each for each in result.checks if each.muted is None):
                 faults += [check.check.name] if check.count else []
                 mendable = mendable or check.buckets[Bucket.SAFE] + check.buckets[Bucket.UNSAFE] > 0
             reporter.store(result)

@@ -43,9 +43,25 @@ Progress = Callable[[Path, str, float | None], None]
 Look = Callable[["StoreScan", "StoreView"], None]
 
 
+@dataclass(frozen=True)
+class Muted:
+    """That somebody wants to hear no more of a check for now: what it finds is counted, and counts for nothing.
+
+    ``since``, ``until``: seconds since the epoch. ``worse_than``: it ends sooner where more than that many are found,
+    None where it does not.
+    """
+
+    since: float
+    until: float
+    worse_than: int | None = None
+
+
 @dataclass
 class CheckResult:
-    """What one check came to on one store. ``seconds`` of a row rule is its share of the common pass."""
+    """What one check came to on one store. ``seconds`` of a row rule is its share of the common pass.
+
+    ``muted``: None unless the check is muted on this store.
+    """
 
     check: Check
     status: Literal["ran", "skipped", "failed"] = "ran"
@@ -54,6 +70,7 @@ class CheckResult:
     worst: Severity | None = None
     seconds: float = 0.0
     finished: bool = False
+    muted: Muted | None = None
 
     @property
     def count(self) -> int:
@@ -114,8 +131,8 @@ class StoreScan:
 
     @property
     def worst(self) -> Severity | None:
-        """The severity of the worst finding, None where there is none."""
-        return max((r.worst for r in self.checks if r.worst is not None), default=None)
+        """The severity of the worst finding that is not muted, None where there is none."""
+        return max((r.worst for r in self.checks if r.worst is not None and r.muted is None), default=None)
 
     def exit_code(self, fail_on: Severity | None) -> ExitCode:
         """Return the exit code of this store; ``fail_on`` None means that findings never count."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from hermes_doctor.engine.model import Bucket, Check, Finding
-from hermes_doctor.engine.scan import CheckResult, StoreScan
+from hermes_doctor.engine.scan import CheckResult, Muted, StoreScan
 from hermes_doctor.report.document import dump, opened, utc
 from hermes_doctor.report.model import OUTCOMES, RunEnd, RunStart
 from hermes_doctor.store.cells import json_key
@@ -147,5 +147,13 @@ def check_fields(result: CheckResult) -> dict[str, object]:
         "unsafe": result.buckets[Bucket.UNSAFE],
         "refused": result.buckets[Bucket.REFUSED],
         "report": result.buckets[Bucket.REPORT],
+        "muted": muted(result.muted),
         "seconds": round(result.seconds, 3),
     }
+
+
+def muted(mute: Muted | None) -> dict[str, object] | None:
+    """Return the muting of a check as documents show it, None where it is not muted."""
+    if mute is None:
+        return None
+    return {"since": utc(mute.since), "until": utc(mute.until), "worse_than": mute.worse_than}

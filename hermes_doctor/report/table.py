@@ -11,7 +11,7 @@ from hermes_doctor.engine.scan import CheckResult, StoreScan
 from hermes_doctor.host.bundle import Condition
 from hermes_doctor.report.layout import Look, facts, header, next_lines, row_name, table, wrapped
 from hermes_doctor.report.model import RunEnd, RunStart
-from hermes_doctor.report.words import counted, duration, number, short_path, visible
+from hermes_doctor.report.words import counted, duration, muted_words, number, short_path, visible
 from hermes_doctor.store.shape import KNOWN_SCHEMA
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ class ScanTable:
         self._stores = 0
         self._found: Counter[Severity] = Counter()
         self._buckets: Counter[Bucket] = Counter()
+        #: What is muted, by check: findings, and in which words.
+        self._muted: Counter[str] = Counter()
+        self._muted_words: dict[str, str] = {}
 
     def begin(self, start: RunStart) -> None:
         """Nothing is said before the first store."""
@@ -44,6 +47,10 @@ class ScanTable:
     def store(self, scan: StoreScan) -> None:
         """Print one store: a line if all is well, else what is wrong with it."""
         self._stores += 1
+        for result in scan.checks:
+            if result.muted is not None:
+                self._muted[result.check.name] += result.count
+                self._muted_words[result.check.name] = muted_words(result.muted)
         if scan.condition in _CLOSED:
             found = [result for result in scan.checks if result.count]
             self._paragraph([*self._closed(scan), *(["", *self._faults(scan, found)] if found else [])])
@@ -51,6 +58,8 @@ class ScanTable:
         notes = _notes(scan)
         failed = [result for result in scan.checks if result.status == "failed"]
         found = [result for result in scan.checks if result.count]
+        if self._look.quiet and all(result.muted for result in found):
+            found = []
         if not notes and not failed and not found:
             if not self._look.quiet:
                 self._healthy(scan)
@@ -81,6 +90,13 @@ class ScanTable:
             lines += self._wrap(
                 f"{counted(self._stores, 'store')} looked at in {duration(end.seconds)}, nothing was changed."
             )
+        for check, count in self._muted.items():
+            lines += self._wrap(
+                f"{counted(count, 'finding')} of {visible(check)} not counted: {self._muted_words[check]}"
+                f" (doctor unmute {visible(check)}).",
+                "",
+                "  ",
+            )
         lines += next_lines(end.next_commands, self._look.width)
         if lines:
             self._paragraph(lines)
@@ -109,13 +125,17 @@ class ScanTable:
 
     def _faults(self, scan: StoreScan, found: list[CheckResult]) -> list[str]:
         examples: dict[str, list[Finding]] = {}
+        unmuted = {result.check.name for result in found if result.muted is None}
         for finding in scan.findings:
+            if finding.check not in unmuted:
+                continue
             self._found[finding.severity] += 1
             kept = examples.setdefault(finding.check, [])
             if len(kept) < self._look.limit:
                 kept.append(finding)
         for result in found:
-            self._buckets.update(result.buckets)
+            if result.muted is None:
+                self._buckets.update(result.buckets)
         found = sorted(found, key=lambda result: -(result.worst or result.check.severity))
         return [self._counts(found), *self._examples(found, examples)]
 
@@ -126,7 +146,7 @@ class ScanTable:
                 number(result.count),
                 number(result.buckets[Bucket.SAFE]),
                 number(result.count - result.buckets[Bucket.SAFE]),
-                result.check.meaning,
+                result.check.meaning if result.muted is None else "muted",
             ]
             for result in found
         ]

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hermes_doctor.store.cells import Key
+
+if TYPE_CHECKING:
+    from hermes_doctor.engine.scan import Muted
 
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
 _SPANS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
@@ -56,6 +60,12 @@ def ago(then: float, now: float) -> str:
 def moment(then: float, now: float) -> str:
     """Return a time in the reader's zone and how long ago it was: ``2026-11-26 14:03 (3 days ago)``."""
     return f"{datetime.fromtimestamp(then):%Y-%m-%d %H:%M} ({ago(then, now)})"
+
+
+def muted_words(muted: Muted) -> str:
+    """Return that a check is muted and until when: ``muted until 2026-12-14 06:55, or until more than 8 are found``."""
+    words = f"muted until {datetime.fromtimestamp(muted.until):%Y-%m-%d %H:%M}"
+    return words if muted.worse_than is None else f"{words}, or until more than {number(muted.worse_than)} are found"
 
 
 def visible(text: str) -> str:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.model import ExitCode, Safety
-from hermes_doctor.engine.scan import StoreScan
+from hermes_doctor.engine.scan import Muted, StoreScan
 from hermes_doctor.host.holders import Holder
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.report.json import ScanJson
@@ -63,6 +63,20 @@ def test_what_a_store_comes_to() -> None:
     }
     [check] = database["checks"]
     assert [check[name] for name in ("count", "safe", "unsafe", "refused", "report")] == [4, 1, 1, 1, 1]
+    assert check["muted"] is None
+
+
+@pytest.mark.parametrize("worse_than", [None, 3])
+def test_a_check_that_is_muted_says_until_when(worse_than: int | None) -> None:
+    scan = make_scan([make_finding()])
+    scan.checks[0].muted = Muted(1796072400.0, 1796158800.0, worse_than)
+    [check] = document(scan, code=ExitCode.CLEAN)["databases"][0]["checks"]
+    assert check["muted"] == {
+        "since": "2026-11-30T21:00:00Z",
+        "until": "2026-12-01T21:00:00Z",
+        "worse_than": worse_than,
+    }
+    assert check["count"] == 1
 
 
 @pytest.mark.parametrize("code", list(OUTCOMES), ids=lambda code: code.name)

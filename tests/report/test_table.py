@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hermes_doctor.engine.model import FILES, INDEX, ExitCode, Safety, Severity
-from hermes_doctor.engine.scan import StoreScan
+from hermes_doctor.engine.scan import Muted, StoreScan
 from hermes_doctor.host.bundle import Condition
 from hermes_doctor.host.holders import Holder
 from hermes_doctor.host.homes import StoreRef
@@ -134,6 +136,41 @@ def test_a_store_that_moved_says_so() -> None:
 def test_who_has_it_open(held: str, holders: tuple[Holder, ...], said: str) -> None:
     text = printed(make_scan([make_finding()], held=held, holders=holders))
     assert said in text
+
+
+MUTED = Muted(since=0.0, until=datetime(2026, 12, 14, 6, 55).timestamp(), worse_than=8)
+
+
+def test_what_is_muted_is_shown_and_not_counted() -> None:
+    scan = make_scan(
+        [make_finding(key="s1"), make_finding("loose-ends", key="s2", severity=Severity.ERROR)],
+        [make_check(), make_check("loose-ends", Severity.ERROR)],
+    )
+    scan.checks[1].muted = MUTED
+    text = printed(scan, width=200)
+    assert "odd-rows        1             1          0  rows that are odd" in text
+    assert "loose-ends      1             1          0  muted\n" in text
+    assert "s1: it is odd." in text
+    assert "s2" not in text
+    assert "1 finding (1 warning), it mends safely." in text
+    said = "of loose-ends not counted: muted until 2026-12-14 06:55, or until more than 8 are found"
+    assert f"1 finding {said} (doctor unmute loose-ends).\n" in text
+    assert scan.exit_code(Severity.WARNING) is ExitCode.FINDINGS
+    assert scan.exit_code(Severity.ERROR) is ExitCode.CLEAN
+
+
+def test_a_mute_is_told_where_there_is_nothing_to_mute_or_nothing_else() -> None:
+    scan, other = make_scan(), make_scan([make_finding()])
+    scan.checks[0].muted = other.checks[0].muted = replace(MUTED, worse_than=None)
+    assert other.exit_code(Severity.INFO) is ExitCode.CLEAN
+    said = "of odd-rows not counted: muted until 2026-12-14 06:55 (doctor unmute odd-rows).\n"
+    text = printed(scan, width=120)
+    assert "healthy" in text
+    assert text.endswith(f"\n0 findings {said}")
+    text = printed(other, width=120)
+    assert "healthy" not in text
+    assert text.endswith(f"\n1 finding {said}")
+    assert printed(other, quiet=True) == ""
 
 
 def test_a_check_that_failed_is_named() -> None:
