@@ -36,6 +36,7 @@ class Store:
         self.writer = self.connect()
         self.writer.pragma("journal_mode", mode)
         self.writer.pragma("synchronous", "off")
+        self.writer.set_busy_timeout(5000)
         self.writer.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, v)")
         with self.writer:
             self.writer.executemany("INSERT INTO t VALUES (?1, ?1 % 7)", [(number,) for number in ids])
