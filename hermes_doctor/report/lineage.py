@@ -38,17 +38,17 @@ _PLURALS = {
 
 
 @dataclass(frozen=True)
-class _Fold:
+class Fold:
     """Sessions of which nothing is said but how many they are."""
 
     nodes: Sequence[Node]
 
 
 @dataclass(frozen=True)
-class _Line:
+class Piece:
     """One piece to draw: a session or a fold, what stands before it, and what before its own kin."""
 
-    what: Node | _Fold
+    what: Node | Fold
     before: str
     below: str
     chained: bool = False
@@ -56,19 +56,21 @@ class _Line:
 
 def lineage_text(scan: StoreScan, tree: Tree, look: Look) -> str:
     """Return the tree of one store for a person."""
-    drawing = _Drawing(scan, tree, look)
-    lines = [] if look.quiet else [header(scan, look), "", *drawing.introduction(), ""]
+    drawing = Drawing(scan, tree, look)
+    lines = [] if look.quiet else [header(scan, look), "", *_wrapped(drawing.introduction(), look.width), ""]
     return "\n".join([*lines, *drawing.lines()]) + "\n"
 
 
-class _Drawing:
-    def __init__(self, scan: StoreScan, tree: Tree, look: Look) -> None:
+class Drawing:
+    """A tree laid out from top to bottom: what stands on which line, and what is said there."""
+
+    def __init__(self, scan: StoreScan, tree: Tree, look: Look | None = None) -> None:
         self._now = scan.now
         self._tree = tree
-        self._look = look
+        self._look = look or Look()
         self._to_end = _way_up(tree, tree.resumes) | _way_up(tree, tree.asked)
 
-    def introduction(self) -> list[str]:
+    def introduction(self) -> str:
         """Say how large the tree is, and where a resume ends."""
         tree = self._tree
         asked = _name(tree.asked)
@@ -79,43 +81,46 @@ class _Drawing:
         said = f"{size}{more}. Resuming {asked} {where}{empty}."
         if tree.root.parent is not None and tree.root.edge is None:
             said += f" The parent of {_name(tree.root.id)}, {_name(tree.root.parent)}, does not exist."
-        return _wrapped(said, self._look.width)
+        return said.replace(_GLUE, " ")
 
     def lines(self) -> Iterator[str]:
-        """Draw it, without recursion: generations may be many."""
+        """Draw it."""
+        for piece in self.pieces():
+            yield from self._fold(piece) if isinstance(piece.what, Fold) else self._node(piece)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Give what is to be drawn from top to bottom, without recursion: generations may be many."""
         waiting = [*reversed(self._chain(self._tree.root, "", ""))]
         while waiting:
             piece = waiting.pop()
-            if isinstance(piece.what, _Fold):
-                yield from self._fold(piece)
-                continue
-            yield from self._node(piece)
-            waiting += reversed(self._beside(piece))
+            yield piece
+            if not isinstance(piece.what, Fold):
+                waiting += reversed(self._beside(piece))
 
-    def _chain(self, start: Node, before: str, below: str) -> list[_Line]:
+    def _chain(self, start: Node, before: str, below: str) -> list[Piece]:
         """Return the pieces of the chain that begins with a session: it goes straight down."""
         chain = [start]
         while (following := self._next(chain[-1])) is not None:
             chain.append(following)
         pieces = _folded(chain, lambda node: self._is_plain(node) and node is not start and node is not chain[-1])
         return [
-            _Line(each, f"{below}↓ " if place else before, below, place < len(pieces) - 1)
+            Piece(each, f"{below}↓ " if place else before, below, place < len(pieces) - 1)
             for place, each in enumerate(pieces)
         ]
 
-    def _beside(self, piece: _Line) -> list[_Line]:
+    def _beside(self, piece: Piece) -> list[Piece]:
         """Return the pieces for what branches off a session."""
         assert isinstance(piece.what, Node)
         following = self._next(piece.what)
         sides = [child for child in piece.what.children if child is not following]
         pieces = _folded(sides, lambda node: self._is_plain(node) and not node.children)
-        lines: list[_Line] = []
+        lines: list[Piece] = []
         for place, each in enumerate(pieces):
             last = place == len(pieces) - 1 and not piece.chained
             before, below = f"{piece.below}{'└─ ' if last else '├─ '}", f"{piece.below}{'   ' if last else '│  '}"
             if len(below) > _DEEPEST_INDENT:
                 below = piece.below
-            lines += [_Line(each, before, below)] if isinstance(each, _Fold) else self._chain(each, before, below)
+            lines += [Piece(each, before, below)] if isinstance(each, Fold) else self._chain(each, before, below)
         return lines
 
     def _next(self, node: Node) -> Node | None:
@@ -135,37 +140,45 @@ class _Drawing:
             and all(child is following for child in node.children)
         )
 
-    def _node(self, piece: _Line) -> Iterator[str]:
+    def _node(self, piece: Piece) -> Iterator[str]:
         node = piece.what
         assert isinstance(node, Node)
-        above = self._tree.nodes.get(node.parent)
-        source = "" if above is not None and above.source == node.source else _word(node.source)
-        facts = [node.edge.value if node.edge else "start", source, counted(node.messages, "message"), self._end(node)]
-        marks = ["resumed here"] if node.id == self._tree.resumes else []
+        marks = [*(["resumed here"] if self.is_resumed(node) else [])]
         marks += ["asked for"] if node.id == self._tree.asked else []
-        text = f"{_name(node.id)}  " + " · ".join(fact for fact in facts if fact)
+        text = f"{_name(node.id)}  " + " · ".join(self.facts(node))
         text += f"  ← {', '.join(marks)}".replace(" ", _GLUE).replace(_GLUE, " ", 2) if marks else ""
-        following = self._next(node)
-        goes_on = piece.chained or any(child is not following for child in node.children)
-        hanging = piece.below + ("│   " if goes_on else "    ")
+        hanging = piece.below + ("│   " if self.goes_on(piece) else "    ")
         lines = _wrapped(text, self._look.width, piece.before, hanging)
         name = _name(node.id).replace(_GLUE, " ")
         yield lines[0].replace(name, self._look.ink.bold(name), 1) if marks else lines[0]
         yield from lines[1:]
-        for some in _by_check(node.findings):
+        for some in by_check(node.findings):
             more = f" (and {number(len(some) - 1)} more)" if len(some) > 1 else ""
             said = f"! {some[0].check}: {visible(some[0].summary)}{more}"
             for line in _wrapped(said, self._look.width, hanging, f"{hanging}  "):
                 yield self._look.ink.of(some[0].severity, line)
 
-    def _fold(self, piece: _Line) -> Iterator[str]:
-        assert isinstance(piece.what, _Fold)
-        nodes = piece.what.nodes
-        edges = {node.edge for node in nodes}
-        edge = edges.pop() if len(edges) == 1 else None
-        noun = _PLURALS[edge] if edge else "sessions"
-        messages = counted(_messages(nodes), "message")
-        yield f"{piece.before}… {number(len(nodes))} more {noun} · {messages} …"
+    def is_resumed(self, node: Node) -> bool:
+        """Whether a resume opens this session."""
+        return node.id == self._tree.resumes
+
+    def facts(self, node: Node) -> list[str]:
+        """Say what a session is to its parent, where it came from, what it holds and how it ended."""
+        above = self._tree.nodes.get(node.parent)
+        source = "" if above is not None and above.source == node.source else _word(node.source)
+        facts = [node.edge.value if node.edge else "start", source, counted(node.messages, "message"), self._end(node)]
+        return [fact for fact in facts if fact]
+
+    def goes_on(self, piece: Piece) -> bool:
+        """Whether something hangs below a piece."""
+        if isinstance(piece.what, Fold):
+            return piece.chained
+        following = self._next(piece.what)
+        return piece.chained or any(child is not following for child in piece.what.children)
+
+    def _fold(self, piece: Piece) -> Iterator[str]:
+        assert isinstance(piece.what, Fold)
+        yield f"{piece.before}… {fold_words(piece.what)} …"
 
     def _end(self, node: Node) -> str:
         if node.ended_at is None and node.end_reason is None:
@@ -175,16 +188,24 @@ class _Drawing:
         return reason if ended is None else f"{reason} {ago(ended, self._now)}"
 
 
-def _folded(nodes: Sequence[Node], plain: Callable[[Node], bool]) -> list[Node | _Fold]:
+def fold_words(fold: Fold) -> str:
+    """Say how many sessions are folded, of what kind, and how many messages they hold."""
+    edges = {node.edge for node in fold.nodes}
+    edge = edges.pop() if len(edges) == 1 else None
+    noun = _PLURALS[edge] if edge else "sessions"
+    return f"{number(len(fold.nodes))} more {noun} · {counted(_messages(fold.nodes), 'message')}"
+
+
+def _folded(nodes: Sequence[Node], plain: Callable[[Node], bool]) -> list[Node | Fold]:
     """Fold runs of plain sessions with one edge; the first and the last of a run stay."""
-    pieces: list[Node | _Fold] = []
+    pieces: list[Node | Fold] = []
     run: list[Node] = []
 
     def end_run() -> None:
         if len(run) < _FOLDED_FROM:
             pieces.extend(run)
         else:
-            pieces.extend((run[0], _Fold(tuple(run[1:-1])), run[-1]))
+            pieces.extend((run[0], Fold(tuple(run[1:-1])), run[-1]))
         run.clear()
 
     for node in nodes:
@@ -207,7 +228,8 @@ def _way_up(tree: Tree, session: Key) -> set[Key]:
     return way
 
 
-def _by_check(findings: Sequence[Finding]) -> list[list[Finding]]:
+def by_check(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Return what was found of one session, the findings of a check together, the worst first."""
     by_check: dict[str, list[Finding]] = {}
     for finding in sorted(findings, key=lambda each: -each.severity):
         by_check.setdefault(finding.check, []).append(finding)

@@ -27,15 +27,33 @@ _FIXES = {
 def page(check: Check, width: int, ink: Ink, fix_page: str = "") -> str:
     """Return the page, wrapped at ``width`` columns; ``fix_page`` is the docstring of its fix."""
     lines = [f"{ink.bold(check.name)}   {check.severity.label} · {_FIXES[check.fix]}", ""]
-    live = fix_page.partition(f"\n{LIVE}\n")[2].strip()
-    for block in _blocks(check.page):
-        if block == [HEADINGS[-1]] and live:
-            lines += [ink.bold(LIVE), *_wrap(live.splitlines(), width), ""]
-        if block in ([heading] for heading in HEADINGS):
+    for block in parts(check, fix_page):
+        if is_heading(block):
             lines += ["", ink.bold(block[0])]
         else:
             lines += _wrap(block, width)
     return "\n".join(re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip().splitlines()) + "\n"
+
+
+def parts(check: Check, fix_page: str = "") -> list[list[str]]:
+    """Return the page in pieces: headings, paragraphs, list items and blank lines ([])."""
+    live = fix_page.partition(f"\n{LIVE}\n")[2].strip()
+    found: list[list[str]] = []
+    for block in _blocks(check.page):
+        if block == [HEADINGS[-1]] and live:
+            found += [[LIVE], live.splitlines(), []]
+        found.append(block)
+    return found
+
+
+def is_heading(block: list[str]) -> bool:
+    """Whether a piece of a page is a heading."""
+    return len(block) == 1 and (block[0] in HEADINGS or block[0] == LIVE)
+
+
+def is_item(block: list[str]) -> bool:
+    """Whether a piece of a page is an item of a list."""
+    return bool(block) and _BULLET.match(block[0]) is not None
 
 
 def _blocks(text: str) -> list[list[str]]:
