@@ -36,13 +36,14 @@ class Store:
         self.writer = self.connect()
         self.writer.pragma("journal_mode", mode)
         self.writer.pragma("synchronous", "off")
-        self.writer.set_busy_timeout(5000)
         self.writer.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, v)")
         with self.writer:
             self.writer.executemany("INSERT INTO t VALUES (?1, ?1 % 7)", [(number,) for number in ids])
 
     def connect(self) -> apsw.Connection:
-        return apsw.Connection(str(self.path))
+        connection = apsw.Connection(str(self.path))
+        connection.set_busy_timeout(5000)
+        return connection
 
     def reader(self, pace: Pace, threads: int, *, rests: bool = False) -> Reader:
         return Reader(self.connect(), pace, rests=rests, threads=threads, another=self.connect)
@@ -234,5 +235,5 @@ def test_whoever_stops_early_waits_for_nobody(make: Callable[..., Store], eager:
     next(ranges)
     begun = time.monotonic()
     ranges.close()  # type: ignore[attr-defined]  # a generator
-    # 64 rows of a range at 20 ms each, were it waited for; several ranges are ahead.
-    assert time.monotonic() - begun < 1.2
+    # A range of 64 rows at 20 ms each may have begun just then; sixteen are ahead.
+    assert time.monotonic() - begun < 5
