@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SCAN = {
     "table": ("hermes_doctor.report.table", "ScanTable"),
     "json": ("hermes_doctor.report.json", "ScanJson"),
+    "ndjson": ("hermes_doctor.report.ndjson", "ScanLines"),
 }
 
 #: What every other command with ``--format`` can write.
