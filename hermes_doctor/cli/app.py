@@ -18,6 +18,7 @@ COMMANDS = {
     "checks": "hermes_doctor.cli.checks:checks",
     "explain": "hermes_doctor.cli.explain:explain",
     "demo": "hermes_doctor.cli.demo:demo",
+    "config": "hermes_doctor.cli.config:config",
 }
 
 
@@ -29,5 +30,9 @@ COMMANDS = {
     epilog="Start with: doctor scan",
 )
 @click.version_option(__version__, prog_name="hermes-state-doctor", message="%(prog)s %(version)s")
-def app() -> None:
-    """The group; its help is given above."""
+@click.pass_context
+def app(context: click.Context) -> None:
+    """The group; its help is given above. What the user's own file sets becomes the commands' defaults."""
+    from hermes_doctor.cli.config_toml import defaults
+
+    context.default_map = defaults(context)

@@ -40,6 +40,14 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class WithMore(click.Command):
+    """A command that is another one where its first word says so."""
+
+    def more(self) -> dict[str, click.Command]:
+        """Return these others, by that word."""
+        return {}
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return " Did you mean …?" for the known words that look alike, else the list of all of them."""
     # Here, and not with the others: every start would pay for it.

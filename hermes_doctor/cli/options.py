@@ -48,13 +48,14 @@ class Output(NamedTuple):
     """How the result is to be shown: the format, where it goes, and how much is said around it.
 
     ``limit``: examples for each check in tables. ``quiet``: only what is wrong. ``color``: auto, always or never.
+    ``progress``: auto draws a line for a person who looks at a terminal.
     """
 
     format: str = "table"
     file: Path | None = None
     limit: int = 3
     quiet: bool = False
-    progress: bool = True
+    progress: Literal["auto", "json", "none"] = "auto"
     color: str = "auto"
 
     def colored(self, stream: TextIO) -> bool:
@@ -63,9 +64,14 @@ class Output(NamedTuple):
             return self.color == "always"
         return not os.environ.get("NO_COLOR") and _is_smart_terminal(stream)
 
-    def shows_progress(self) -> bool:
-        """Whether a progress line is drawn: only for a person who looks at a terminal."""
-        return self.progress and not self.quiet and _is_smart_terminal(sys.stderr)
+    def show_progress(self) -> ProgressDisplay:
+        """Return what tells on standard error how far the work is; use it as a context manager, once."""
+        from hermes_doctor.report.progress import ProgressDisplay
+
+        style: Literal["line", "json", "none"] = "json" if self.progress == "json" else "none"
+        if self.progress == "auto" and not self.quiet and _is_smart_terminal(sys.stderr):
+            style = "line"
+        return ProgressDisplay(sys.stderr, style)
 
 
 _OUTPUT = click.option(
@@ -80,6 +86,16 @@ _COLOR = click.option(
     default="auto",
     show_default=True,
     help="When to use colour. NO_COLOR is honoured.",
+)
+
+
+#: Where a value can come from, the clearest first.
+_CLEAREST = (
+    ParameterSource.COMMANDLINE,
+    ParameterSource.ENVIRONMENT,
+    ParameterSource.DEFAULT_MAP,
+    ParameterSource.DEFAULT,
+    None,
 )
 
 
@@ -154,11 +170,13 @@ def _output_options(command: Command, formats: Sequence[str]) -> Command:
         output: Path | None,
         limit: int,
         quiet: bool,
+        progress: Literal["auto", "json", "none"],
         no_progress: bool,
         color: str,
         **rest: Any,
     ) -> Any:
-        chosen = Output(_format(format, json), output, limit, quiet, not no_progress, color)
+        told = _progress(progress, no_progress)
+        chosen = Output(_format(format, json), output, limit, quiet, told, color)
         return command(*args, output=chosen, **rest)
 
     return _with(
@@ -175,7 +193,14 @@ def _output_options(command: Command, formats: Sequence[str]) -> Command:
             help="Examples for each check in tables. JSON has all.",
         ),
         click.option("--quiet", is_flag=True, help="Say only what is wrong."),
-        click.option("--no-progress", is_flag=True, help="Draw no progress line."),
+        click.option(
+            "--progress",
+            type=click.Choice(["auto", "json", "none"]),
+            default="auto",
+            show_default=True,
+            help="How to tell on standard error how far the work is. auto: a line on a terminal; json: JSON lines.",
+        ),
+        click.option("--no-progress", is_flag=True, help="Short for --progress none."),
         _COLOR,
     )
 
@@ -191,12 +216,27 @@ def page_options(command: Command) -> Command:
 
 
 def _format(named: str, as_json: bool) -> str:
-    if not as_json:
-        return named
-    source = click.get_current_context().get_parameter_source("format")
-    if named != "json" and source is ParameterSource.COMMANDLINE:
+    """Return the format; of two that were said the one that was said more clearly, and typed is clearest."""
+    if not as_json or named == "json":
+        return "json" if as_json else named
+    context = click.get_current_context()
+    source, short = (_CLEAREST.index(context.get_parameter_source(name)) for name in ("format", "json"))
+    if source == short == 0:
         raise click.UsageError(f"--json and --format {named} contradict each other.")
-    return "json"
+    return named if source < short else "json"
+
+
+def _progress(named: Literal["auto", "json", "none"], without: bool) -> Literal["auto", "json", "none"]:
+    """Return how progress is told; of two that were said, the one that was typed."""
+    context = click.get_current_context()
+    typed, off = (
+        context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in ("progress", "no_progress")
+    )
+    if not without or (typed and not off):
+        return named
+    if typed and named != "none":
+        raise click.UsageError(f"--no-progress and --progress {named} contradict each other.")
+    return "none"
 
 
 def _with(command: Command, *options: Callable[[Command], Command]) -> Command:

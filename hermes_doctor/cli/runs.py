@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_doctor.cli.changing import confirm, index_of, require_terminal_or_yes, say, yes_option
+from hermes_doctor.cli.lazy import WithMore
 from hermes_doctor.cli.options import Output, output_options
 from hermes_doctor.cli.types import Duration, Target
 
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
     from hermes_doctor.report.runs import PastRun
 
 
-class _WithForget(click.Command):
+class _WithForget(WithMore):
     """The list, but where the first word is ``forget`` that command: a target of this name is typed ``./forget``."""
+
+    def more(self) -> dict[str, click.Command]:
+        """Return that command."""
+        return {"forget": forget}
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
