@@ -17,8 +17,8 @@ from hermes_doctor.store.shape import KNOWN_SCHEMA
 if TYPE_CHECKING:
     from hermes_doctor.engine.since_last import SinceLast
 
-_CLOSED = (Condition.DAMAGED, Condition.UNREADABLE, Condition.MISSING, Condition.NOT_HERMES)
-_CONDITION_WORDS = {
+CLOSED = (Condition.DAMAGED, Condition.UNREADABLE, Condition.MISSING, Condition.NOT_HERMES)
+CONDITION_WORDS = {
     Condition.DAMAGED: "damaged",
     Condition.UNREADABLE: "cannot be read",
     Condition.MISSING: "missing",
@@ -51,11 +51,11 @@ class ScanTable:
             if result.muted is not None:
                 self._muted[result.check.name] += result.count
                 self._muted_words[result.check.name] = muted_words(result.muted)
-        if scan.condition in _CLOSED:
+        if scan.condition in CLOSED:
             found = [result for result in scan.checks if result.count]
             self._paragraph([*self._closed(scan), *(["", *self._faults(scan, found)] if found else [])])
             return
-        notes = _notes(scan)
+        notes = notes_of(scan)
         failed = [result for result in scan.checks if result.status == "failed"]
         found = [result for result in scan.checks if result.count]
         if self._look.quiet and all(result.muted for result in found):
@@ -68,9 +68,9 @@ class ScanTable:
         if found and not scan.consistent:
             notes.append("Somebody wrote to it while it was read: what is reported was confirmed row by row.")
         if scan.since_last is not None:
-            notes.append(_since_last(scan.since_last))
+            notes.append(since_last(scan.since_last))
         lines += [line for note in notes for line in self._wrap(note)]
-        lines += [line for result in failed for line in self._wrap(_failure(result))]
+        lines += [line for result in failed for line in self._wrap(failure(result))]
         if found:
             lines += ["", *self._faults(scan, found)]
         self._paragraph(lines)
@@ -115,7 +115,7 @@ class ScanTable:
         self._printed = self._healthy_last = True
 
     def _closed(self, scan: StoreScan) -> list[str]:
-        word = self._look.ink.bad(_CONDITION_WORDS[scan.condition])
+        word = self._look.ink.bad(CONDITION_WORDS[scan.condition])
         lines = [f"{self._look.ink.bold(short_path(scan.ref.path))}   {word}"]
         if scan.reason:
             lines += self._wrap(visible(scan.reason), "  ")
@@ -205,7 +205,7 @@ def _fix_word(fix: Safety) -> str:
     return {Safety.SAFE: "safe", Safety.UNSAFE: "unsafe", Safety.NONE: "none"}[fix]
 
 
-def _notes(scan: StoreScan) -> list[str]:
+def notes_of(scan: StoreScan) -> list[str]:
     """Return what a person should know about the store, even if nothing else is wrong with it."""
     notes: list[str] = []
     if scan.condition is Condition.NEEDS_RECOVERY:
@@ -223,7 +223,8 @@ def _notes(scan: StoreScan) -> list[str]:
     return notes
 
 
-def _since_last(since: SinceLast) -> str:
+def since_last(since: SinceLast) -> str:
+    """Return how many messages were read, and of how many an earlier scan's word was taken."""
     if since.doubt is not None:
         return f"{counted(since.read, 'message')} read: {visible(since.doubt)}."
     return (
@@ -232,7 +233,8 @@ def _since_last(since: SinceLast) -> str:
     )
 
 
-def _failure(result: CheckResult) -> str:
+def failure(result: CheckResult) -> str:
+    """Return that a check could not do its work, and why."""
     reason = f": {visible(result.reason)}" if result.reason else ""
     return f"{result.check.name} could not be checked in full{reason}"
 
