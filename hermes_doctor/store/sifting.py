@@ -95,18 +95,34 @@ def sift(reader: Reader, sifter: Sifter, low: int | None = None, high: int | Non
 
     Ranges without a row are left out.
     """
-    ends = sifter.ends(reader)
-    if ends is None:
+    bounds = _bounds(reader, sifter, low, high)
+    if bounds is None:
         return
-    begin: int | None = ends[0] if low is None else max(low, ends[0])
-    last = ends[1] if high is None else min(high, ends[1])
-    while begin is not None and begin <= last:
-        several = reader.threads if last - begin >= _WORTH_THREADS else 1
+    several = reader.threads if bounds[1] - bounds[0] >= _WORTH_THREADS else 1
+    begin: int | None = None
+    while True:
         with reader.together(several) as connections:
             if not connections:
-                yield from _by_one(reader, sifter, begin, last)
+                yield from _by_one(reader, sifter, bounds[0] if begin is None else begin, bounds[1])
                 return
-            begin = yield from _by_threads(reader, connections, sifter, begin, last)
+            if begin is None:
+                # Anew, where all threads see one moment: it may be another than when that was decided.
+                bounds = _bounds(reader, sifter, low, high)
+                if bounds is None:
+                    return
+                begin = bounds[0]
+            begin = yield from _by_threads(reader, connections, sifter, begin, bounds[1])
+        if begin is None:
+            return
+
+
+def _bounds(reader: Reader, sifter: Sifter, low: int | None, high: int | None) -> tuple[int, int] | None:
+    """Return the first and the last rowid that are meant, None where there are no such rows."""
+    ends = sifter.ends(reader)
+    if ends is None:
+        return None
+    first, last = ends[0] if low is None else max(low, ends[0]), ends[1] if high is None else min(high, ends[1])
+    return (first, last) if first <= last else None
 
 
 def _join(table: Table, columns: Mapping[str, str], side: str) -> str:
