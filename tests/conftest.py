@@ -58,6 +58,14 @@ def _signals_are_heard_again() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _testers_state_folder_stays_as_it_is(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every scan is kept in the state folder of the user who runs the doctor: not in the tester's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """The test's own folder: in memory as a rule, on the disk where that is what is looked at."""

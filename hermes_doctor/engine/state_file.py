@@ -11,24 +11,34 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from platformdirs import user_state_path
-from sqlite_utils import Database
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 NAME = "hermes-state-doctor"
 
 #: Longest wait for another doctor that writes to the same file, in seconds.
 _PATIENCE = 2.0
+#: The same where what is written is not worth waiting for.
+_LITTLE_PATIENCE = 0.2
 
 
 def state_folder() -> Path:
     """Return the doctor's folder for what is the user's own; it need not exist. ``XDG_STATE_HOME`` is honoured."""
     named = os.environ.get("XDG_STATE_HOME", "").strip()
-    return Path(named) / NAME if named and Path(named).is_absolute() else user_state_path(NAME, appauthor=False)
+    if named and Path(named).is_absolute():
+        return Path(named) / NAME
+    from platformdirs import user_state_path
+
+    return user_state_path(NAME, appauthor=False)
 
 
 class StateFile:
-    """One such database, readable by its user alone."""
+    """One such database, readable by its user alone.
+
+    `rows` and `write_lightly` do without sqlite_utils: to load it takes longer than many a scan.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,8 +49,18 @@ class StateFile:
         if not self.path.is_file():
             yield None
             return
-        with self._open("ro") as database:
-            yield database
+        with self._open("ro") as connection:
+            yield _database(connection)
+
+    def rows(self, question: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return what a question gives; nothing where the database or its table is missing, or broken."""
+        if not self.path.is_file():
+            return []
+        try:
+            with self._open("ro") as connection:
+                return connection.execute(question, values).fetchall()
+        except (OSError, sqlite3.Error):
+            return []
 
     def write(self, change: Callable[[Database], None]) -> bool:
         """Change the database in one transaction; return whether that worked. A broken one is made anew.
@@ -48,34 +68,63 @@ class StateFile:
         ``change`` makes the tables that it needs, and raises sqlite3.DatabaseError where one is laid out otherwise. It
         may be called twice.
         """
+
+        def with_utilities(connection: sqlite3.Connection) -> None:
+            database = _database(connection)
+            with database.atomic():
+                change(database)
+
+        return self._write(with_utilities, _PATIENCE)
+
+    def write_lightly(self, change: Callable[[sqlite3.Connection], None]) -> bool:
+        """Do the same with little patience, and without waiting for the disk: a power failure may cost the file."""
+
+        def lightly(connection: sqlite3.Connection) -> None:
+            connection.execute("PRAGMA synchronous = OFF")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                change(connection)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+        return self._write(lightly, _LITTLE_PATIENCE)
+
+    def _write(self, work: Callable[[sqlite3.Connection], None], patience: float) -> bool:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                self._write(change)
+                self._try(work, patience)
             except sqlite3.OperationalError:
                 raise
             except sqlite3.DatabaseError:
                 self.path.unlink()
-                self._write(change)
+                self._try(work, patience)
         except (OSError, sqlite3.Error):
             return False
         return True
 
-    def _write(self, change: Callable[[Database], None]) -> None:
+    def _try(self, work: Callable[[sqlite3.Connection], None], patience: float) -> None:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-        with self._open("rw") as database:
-            database.execute("PRAGMA secure_delete = ON")
-            with database.atomic():
-                change(database)
+        with self._open("rw", patience) as connection:
+            connection.execute("PRAGMA secure_delete = ON")
+            work(connection)
 
     @contextmanager
-    def _open(self, mode: str) -> Iterator[Database]:
+    def _open(self, mode: str, patience: float = _PATIENCE) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(
             sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE, isolation_level=None
+                f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=patience, isolation_level=None
             )
         ) as connection:
-            yield Database(connection)
+            yield connection
+
+
+def _database(connection: sqlite3.Connection) -> Database:
+    from sqlite_utils import Database
+
+    return Database(connection)
 
 
 def path_cell(path: Path) -> str | bytes:
