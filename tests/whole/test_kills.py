@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 from hermes_doctor.engine.steps import Step
+from tests.oracle.home import Home
 from tests.oracle.steps import sql
 from tests.whole import killing
 from tests.whole.identical import difference, image_of
@@ -30,6 +34,7 @@ from tests.whole.killing import (
     UNDO_ONCE,
     RandomKills,
     agreement,
+    journal,
     patient,
 )
 from tests.whole.runner import Doctors
@@ -147,6 +152,57 @@ def test_a_kill_after_the_last_transaction_leaves_a_run_that_can_be_undone(docto
         assert plan.code == 1
         assert len({(each["table"], each["key"]) for each in plan.json()["changes"]}) == 13
         sick.undo_all()
+
+
+def test_the_same_command_finishes_although_nothing_is_left_to_mend(doctors: Doctors, templates: Path) -> None:
+    """Killed after the last commit of all: what is pending stays so until it is undone, or until the next repair."""
+    with patient(templates, doctors, *OLD) as sick:
+        assert sick.fix("--skip", "orphan-stubs").code == 0
+        # Ten empty chats, which get a transaction each.
+        killing.killed(sick.fix(kill_at=f"{Step.COMMITTED}:10"))
+        sick.finish()
+        assert journal(sick.home, "SELECT state FROM changesets ORDER BY number DESC LIMIT 1") == [("pending",)]
+        sick.undo_all()
+
+
+def test_killed_while_taking_back_what_was_changed_twice(doctors: Doctors, templates: Path, tmp_path: Path) -> None:
+    """Empty chats that were ended, then deleted: the deletion is taken back and settled, the end taken back."""
+    with patient(templates, doctors, *OLD) as sick:
+        assert sick.fix("--check", "open-zombies").code == 0
+        ended = stubs_by_changeset(sick.home)
+        assert sick.fix("--check", "orphan-stubs").code == 0
+        deleted, first = sick.runs()
+        assert sick.undo(deleted).code == 0
+        newest = max(ended)
+        later = journal(sick.home, f"SELECT number FROM changesets WHERE run = '{first}' AND number > {newest}")
+        killing.killed(sick.undo(first, kill_at=f"{Step.UNDO_COMMITTED}:{len(later) + 1}"))
+        assert journal(sick.home, f"SELECT state FROM changesets WHERE number = {newest}") == [("applied",)]
+        assert agreement(sick.home, stopped=True) == []
+        # As it was never, or otherwise another row than the deletion had found: that is seen.
+        stub = min(ended[newest])
+        for change, seen in (("ended_at = 1.0", "neither"), ("source = 'other'", f"'{stub}'),)) is not as before")):
+            other = altered(sick.home, tmp_path / change[:6], f"UPDATE sessions SET {change} WHERE id = '{stub}'")
+            assert seen in agreement(other, stopped=True)[0]
+        sick.undo_all()
+
+
+def stubs_by_changeset(home: Home) -> dict[int, set[str]]:
+    """Which empty chats each changeset is about, of those that are about any."""
+    found: dict[int, set[str]] = {}
+    for number, key in journal(home, "SELECT number, key FROM receipts WHERE state = 'applied'"):
+        if str(json.loads(key)).startswith("stub-"):
+            found.setdefault(number, set()).add(json.loads(key))
+    return found
+
+
+def altered(home: Home, to: Path, statement: str) -> Home:
+    """A copy of a home whose store was changed behind the doctor's back."""
+    shutil.copytree(home.path, to)
+    store = apsw.Connection(str(Home(to).store))
+    store.execute(statement)
+    assert store.changes() == 1
+    store.close()
+    return Home(to)
 
 
 _CUT_OFF = """
