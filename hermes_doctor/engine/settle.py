@@ -13,7 +13,8 @@ def settle_pending(writer: Writer) -> int:
     """Settle every pending changeset of the store's journal, row by row; return how many there were.
 
     All rows as after: applied. All as before: not applied. Anything else: unknown, kept so that it can be undone.
-    One of another store, which lies elsewhere now, stays pending.
+    One of another store, which lies elsewhere now, stays pending. Raises apsw.BusyError, or beside a living hermes
+    GaveWayError.
     """
     settled = 0
     for entry in writer.journal.entries(states=[PENDING], newest_first=False):
@@ -22,10 +23,36 @@ def settle_pending(writer: Writer) -> int:
         if not is_the_same(known, writer.connection, writer.view.shape, writer.bundle):
             continue
         reach(Step.SETTLING)
-        writer.journal.settle(entry.number, _state(writer, entry))
+        state = _state(writer, entry)
+        if state == NOT_APPLIED and entry.file is None and writer.beside is not None:
+            state = _for_good(writer, entry)
+        writer.journal.settle(entry.number, state)
         reach(Step.SETTLED)
         settled += 1
     return settled
+
+
+def _for_good(writer: Writer, entry: Entry) -> str:
+    """Return what became of a changeset whose rows are as before, where somebody has had the store open all the time.
+
+    A doctor that is killed while it commits may leave its pages in the log, whole, and not yet in the log's index.
+    Nobody sees them then; but should all who have the store open end without having written, whoever comes next makes
+    the index anew from the log, with them. The next transaction is written over them: so there is one, of the first
+    page as it is.
+    """
+    connection = writer.connection
+    writer.begin()
+    try:
+        state = _state(writer, entry)
+        if state == NOT_APPLIED:
+            # The number itself is none of ours; setting it writes the page whether it is another one or not.
+            connection.pragma("user_version", connection.pragma("user_version"))
+        writer.commit()
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return state
 
 
 def _state(writer: Writer, entry: Entry) -> str:

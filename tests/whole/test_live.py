@@ -42,7 +42,9 @@ from tests.host.evidence import may_unshare
 from tests.oracle.home import Home
 from tests.oracle.process import HermesProcess
 from tests.oracle.steps import call, precreate, sql, sql_many
-from tests.whole.runner import Doctors, Ended
+from tests.whole.identical import difference, image_of
+from tests.whole.killing import agreement, journal
+from tests.whole.runner import ROOT, Doctors, Ended
 from tests.whole.support import doctor
 
 #: Its stores are in WAL mode whatever SQLite it runs on.
@@ -422,6 +424,31 @@ def test_a_kill_leaves_hermes_its_store(sick: Home, doctors: Doctors, step: str)
         runs = hermes.call("get_messages", "own")
     assert [row["content"] for row in runs] == ["goes on"]
     assert scan_codes(sick, doctors) == Counter()
+
+
+def test_a_commit_that_a_kill_cut_off_does_not_come_to_be_later(sick: Home, doctors: Doctors) -> None:
+    """All of it is in the log, and not in the log's index: nobody sees it, until somebody makes that anew."""
+    with HermesProcess(sick, VERSION) as hermes:
+        hermes.call("create_session", "own", "cli")
+        before = image_of(sick.store)
+        command = [sys.executable, "-m", "tests.whole.killed_in_commit", "fix", "--apply", "--live", sick.store]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == -signal.SIGKILL
+        assert journal(sick, "SELECT state FROM changesets") == [("pending",)]
+        # A copy without the index shows what is in the log.
+        assert difference(before, image_of(sick.store)) != []
+        # Settled, and then the next doctor ends as well before it writes.
+        settled = doctors.run("fix", "--apply", "--live", sick.store, kill_at="settled:1")
+        assert settled.code == -signal.SIGKILL
+        assert journal(sick, "SELECT state FROM changesets") == [("not-applied",)]
+        hermes.kill()
+    assert agreement(sick) == []
+    assert difference(before, image_of(sick.store)) == []
+    assert scan_codes(sick, doctors) != Counter()
+    done = doctors.run("fix", "--apply", "--json", sick.store)
+    assert (done.code, done.json()["outcome"]) == (0, "fixed"), done
+    for (run,) in journal(sick, "SELECT run FROM runs ORDER BY at DESC"):
+        assert doctors.run("undo", "--apply", run, sick.store).code == 0
+    assert difference(before, image_of(sick.store)) == []
 
 
 def wait_until_stopped(pid: int) -> None:
