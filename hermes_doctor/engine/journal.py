@@ -114,7 +114,9 @@ class Journal:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
         self._database = Database(sqlite3.connect(self.path, isolation_level=None))
         self._database.execute("PRAGMA journal_mode = DELETE")
-        self._database.execute("PRAGMA synchronous = FULL")
+        # A transaction counts once its rollback journal is removed. FULL leaves it open when the removal itself is on
+        # the disk: after a power failure the record of a change could be taken back that is in the store.
+        self._database.execute("PRAGMA synchronous = EXTRA")
         self._make_tables()
 
     @classmethod
