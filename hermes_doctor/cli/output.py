@@ -18,12 +18,13 @@ _SQLITE_MAGIC = b"SQLite format 3\x00"
 
 
 @contextmanager
-def destination(file: Path | None, stores: Iterable[Path] = ()) -> Iterator[TextIO]:
+def destination(file: Path | None, stores: Iterable[Path] = (), *, for_others: bool = False) -> Iterator[TextIO]:
     """Give the stream to write the result to.
 
-    A file appears under its name only when all of it is written, with mode 0600; on any error nothing is left of
-    it. What is there and is no ordinary file (a pipe, the null device) is written to as it is. Raises
-    click.UsageError for a file that would replace one of ``stores``, their sidecars, or any other database.
+    A file appears under its name only when all of it is written, with mode 0600, or 0644 where it is ``for_others``;
+    on any error nothing is left of it. What is there and is no ordinary file (a pipe, the null device) is written to
+    as it is. Raises click.UsageError for a file that would replace one of ``stores``, their sidecars, or any other
+    database.
     """
     if file is None or str(file) == "-":
         yield sys.stdout
@@ -43,6 +44,8 @@ def destination(file: Path | None, stores: Iterable[Path] = ()) -> Iterator[Text
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
+        if for_others:
+            Path(aside).chmod(0o644)
         Path(aside).replace(file)
     except BaseException:
         Path(aside).unlink(missing_ok=True)

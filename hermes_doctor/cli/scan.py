@@ -14,7 +14,7 @@ from hermes_doctor import __version__
 from hermes_doctor.cli.changing import typed
 from hermes_doctor.cli.options import Output, Selection, deep_option, fail_on_option, format_options, selection_options
 from hermes_doctor.cli.types import Duration, Target
-from hermes_doctor.report.formats import SCAN
+from hermes_doctor.report.formats import FOR_OTHERS, SCAN
 
 if TYPE_CHECKING:
     from hermes_doctor.engine.memory import Memory
@@ -83,7 +83,7 @@ def scan(
     names = selection.narrow(catalogue.names)
     chosen = [check for check in catalogue.checks if check.name in names]
     refs = resolve_targets(targets)
-    with destination(output.file, [ref.path for ref in refs]) as stream:
+    with destination(output.file, [ref.path for ref in refs], for_others=output.format in FOR_OTHERS) as stream:
         reporter = _reporter(output, stream)
         options = ScanOptions(
             idle_floor=selection.idle,

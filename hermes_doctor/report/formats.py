@@ -19,7 +19,11 @@ SCAN = {
     "table": ("hermes_doctor.report.table", "ScanTable"),
     "json": ("hermes_doctor.report.json", "ScanJson"),
     "ndjson": ("hermes_doctor.report.ndjson", "ScanLines"),
+    "prometheus": ("hermes_doctor.report.prometheus", "ScanMetrics"),
 }
+
+#: Of these, what a program of another user reads, as node_exporter does: a file of it is 0644, not 0600.
+FOR_OTHERS = frozenset({"prometheus"})
 
 #: What every other command with ``--format`` can write.
 COMMON = ("table", "json")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from hermes_doctor.report.formats import COMMON, SCAN
 from tests.cli.support import MODULE, doctor, environment, valid
+from tests.debian import debian_program
 
 
 def as_json(folder: Path, *targets: Path) -> Any:
@@ -57,3 +60,52 @@ def test_lines_to_a_reader_who_has_seen_enough(tmp_path: Path, damaged: Path) ->
     done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
     assert json.loads(done.stdout)["type"] == "start"
     assert done.stderr == ""
+
+
+def test_figures_agree_with_the_document(tmp_path: Path, damaged: Path) -> None:
+    nowhere = tmp_path / "nowhere.db"
+    done = doctor(tmp_path, "scan", damaged, nowhere, "--format", "prometheus")
+    whole = as_json(tmp_path, damaged, nowhere)
+    found: dict[tuple[str, str, str], float] = {}
+    for family in text_string_to_metric_families(done.stdout):
+        if family.name == "hermes_doctor_findings":
+            for sample in family.samples:
+                labels = sample.labels
+                found[labels["store"], labels["check"], labels["severity"]] = sample.value
+    told = Counter(
+        (database["path"], finding["check"], finding["severity"])
+        for database in whole["databases"]
+        for finding in database["findings"]
+    )
+    assert {key: count for key, count in found.items() if count} == told
+    ran = {(d["path"], c["check"]) for d in whole["databases"] for c in d["checks"] if c["status"] == "ran"}
+    assert {key[:2] for key in found} == ran
+    assert "hermes_doctor_scan_exit_code 4\n" in done.stdout
+    assert (
+        f'hermes_doctor_store_condition{{store="{nowhere}",profile="default",condition="missing"}} 1\n' in done.stdout
+    )
+
+
+def test_a_file_for_the_textfile_collector(tmp_path: Path, damaged: Path) -> None:
+    folder = tmp_path / "textfile"
+    folder.mkdir()
+    file = folder / "doctor.prom"
+    file.write_text("of yesterday")
+    file.chmod(0o600)
+    done = doctor(tmp_path, "scan", damaged, "--format", "prometheus", "--output", file)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+    # Another user's node_exporter has to read it; a report of any other format stays its owner's.
+    assert [(path.name, path.stat().st_mode & 0o777) for path in folder.iterdir()] == [("doctor.prom", 0o644)]
+    promtool = debian_program("promtool", "prometheus")
+    checked = subprocess.run([promtool, "check", "metrics"], input=file.read_text(), capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    doctor(tmp_path, "scan", damaged, "--format", "ndjson", "--output", file)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_figures_of_a_scan_that_failed_leave_the_old_ones(tmp_path: Path, damaged: Path) -> None:
+    file = tmp_path / "doctor.prom"
+    file.write_text("of yesterday")
+    done = doctor(tmp_path, "scan", damaged, "--format", "prometheus", "--check", "xyzzy", "--output", file)
+    assert done.returncode == 2
+    assert file.read_text() == "of yesterday"
