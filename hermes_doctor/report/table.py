@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from hermes_doctor.engine.model import Bucket, Check, Finding, Safety, Severity
+from hermes_doctor.engine.model import Bucket, Check, Finding, Safety
 from hermes_doctor.engine.scan import CheckResult, StoreScan
 from hermes_doctor.host.bundle import Condition
 from hermes_doctor.report.layout import Look, facts, header, next_lines, row_name, table, wrapped
 from hermes_doctor.report.model import RunEnd, RunStart
+from hermes_doctor.report.sums import Sums
 from hermes_doctor.report.words import counted, duration, muted_words, number, short_path, visible
 from hermes_doctor.store.shape import KNOWN_SCHEMA
 
@@ -35,8 +36,7 @@ class ScanTable:
         self._printed = False
         self._healthy_last = False
         self._stores = 0
-        self._found: Counter[Severity] = Counter()
-        self._buckets: Counter[Bucket] = Counter()
+        self._sums = Sums()
         #: What is muted, by check: findings, and in which words.
         self._muted: Counter[str] = Counter()
         self._muted_words: dict[str, str] = {}
@@ -80,12 +80,8 @@ class ScanTable:
         if self._look.quiet:
             return
         lines: list[str] = []
-        total = self._found.total()
-        if total:
-            lines += self._wrap(
-                f"{counted(total, 'finding')} ({self._severities()}), {self._mendable(total)}."
-                f" Read in {duration(end.seconds)}, nothing was changed."
-            )
+        if self._sums.total:
+            lines += self._wrap(f"{self._sums.sentence()}. Read in {duration(end.seconds)}, nothing was changed.")
         elif self._stores > 1:
             lines += self._wrap(
                 f"{counted(self._stores, 'store')} looked at in {duration(end.seconds)}, nothing was changed."
@@ -124,18 +120,7 @@ class ScanTable:
         return lines
 
     def _faults(self, scan: StoreScan, found: list[CheckResult]) -> list[str]:
-        examples: dict[str, list[Finding]] = {}
-        unmuted = {result.check.name for result in found if result.muted is None}
-        for finding in scan.findings:
-            if finding.check not in unmuted:
-                continue
-            self._found[finding.severity] += 1
-            kept = examples.setdefault(finding.check, [])
-            if len(kept) < self._look.limit:
-                kept.append(finding)
-        for result in found:
-            if result.muted is None:
-                self._buckets.update(result.buckets)
+        examples = self._sums.take(scan, self._look.limit)
         found = sorted(found, key=lambda result: -(result.worst or result.check.severity))
         return [self._counts(found), *self._examples(found, examples)]
 
@@ -161,28 +146,10 @@ class ScanTable:
             yield ""
             yield self._look.ink.bold(result.check.name)
             for finding in kept:
-                yield from self._wrap(_example(finding, result.check), "  ", "    ")
-                yield from _steps(finding)
+                yield from self._wrap(told(finding, result.check), "  ", "    ")
+                yield from (f"    {place}. {step}" for place, step in enumerate(steps_of(finding), 1))
             if result.count > len(kept):
                 yield f"  … and {number(result.count - len(kept))} more"
-
-    def _severities(self) -> str:
-        named = [
-            counted(self._found[severity], severity.label)
-            if severity is not Severity.INFO
-            else f"{number(self._found[severity])} info"
-            for severity in sorted(Severity, reverse=True)
-            if self._found[severity]
-        ]
-        return ", ".join(named)
-
-    def _mendable(self, total: int) -> str:
-        safe = self._buckets[Bucket.SAFE]
-        if safe == 0:
-            return "none of them mends safely"
-        if safe == total:
-            return "it mends safely" if total == 1 else "all of them mend safely"
-        return f"{number(safe)} of them {'mends' if safe == 1 else 'mend'} safely"
 
     def _paragraph(self, lines: Iterable[str]) -> None:
         self._write(("\n" if self._printed else "") + "\n".join(lines) + "\n")
@@ -239,16 +206,19 @@ def failure(result: CheckResult) -> str:
     return f"{result.check.name} could not be checked in full{reason}"
 
 
-def _steps(finding: Finding) -> list[str]:
-    """Return what is to be done in order, a line each and never wrapped: commands are there to be copied."""
+def steps_of(finding: Finding) -> list[str]:
+    """Return what is to be done in order; never to be wrapped: commands are there to be copied."""
     steps = finding.detail.get("steps")
-    if not isinstance(steps, Sequence) or isinstance(steps, str):
-        return []
-    return [f"    {number}. {visible(step)}" for number, step in enumerate(steps, 1)]
+    return [] if not isinstance(steps, Sequence) or isinstance(steps, str) else [visible(step) for step in steps]
 
 
-def _example(finding: Finding, check: Check) -> str:
-    where = row_name(finding.table, finding.key, finding.session)
+def told(finding: Finding, check: Check) -> str:
+    """Return what a finding is about, what is wrong there, and what can be done about it."""
+    return f"{row_name(finding.table, finding.key, finding.session)}{what(finding, check)}"
+
+
+def what(finding: Finding, check: Check) -> str:
+    """Return what `told` says behind the name of the row."""
     level = "" if finding.severity is check.severity else f" ({finding.severity.label})"
     action = visible(finding.action or "")
     remedy = {
@@ -257,4 +227,4 @@ def _example(finding: Finding, check: Check) -> str:
         Bucket.REFUSED: f"Not mended: {visible(finding.refusal or '')}",
         Bucket.REPORT: "",
     }[finding.bucket]
-    return f"{where}{level}: {visible(finding.summary)}." + (f" {remedy}." if remedy else "")
+    return f"{level}: {visible(finding.summary)}." + (f" {remedy}." if remedy else "")
