@@ -19,6 +19,7 @@ COMMANDS = {
     "explain": "hermes_doctor.cli.explain:explain",
     "demo": "hermes_doctor.cli.demo:demo",
     "config": "hermes_doctor.cli.config:config",
+    "completion": "hermes_doctor.cli.completion:completion",
 }
 
 

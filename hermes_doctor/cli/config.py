@@ -40,12 +40,24 @@ def config() -> None:
     """
 
 
+def _command_names(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the command; behind it stand its own options."""
+    from hermes_doctor.cli.tree import commands
+
+    known = [] if context.params.get("words") else commands(context.find_root())
+    return list(
+        dict.fromkeys(first for first in (name.split()[0] for name, _ in known) if first.startswith(incomplete))
+    )
+
+
 @config.command(
     short_help="Show each option's value and where it comes from.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option("--all", "everything", is_flag=True, help="Also what has its default. JSON always has all.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND [OPTION]...]")
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND [OPTION]...]", shell_complete=_command_names
+)
 @output_options
 @click.pass_context
 def show(context: click.Context, words: tuple[str, ...], everything: bool, output: Output) -> None:

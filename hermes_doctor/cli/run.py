@@ -126,6 +126,10 @@ def _was_stopped(error: BaseException | None) -> bool:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
+    if asking := os.environ.get("_HERMES_DOCTOR_COMPLETE"):
+        from hermes_doctor.cli.completion import reply
+
+        return reply(asking)
     # Not app.main(): it has exit codes of its own for an interrupt and a closed pipe.
     try:
         with app.make_context(_called_as(), list(arguments)) as context:

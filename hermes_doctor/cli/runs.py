@@ -12,9 +12,11 @@ import click
 from hermes_doctor.cli.changing import confirm, index_of, require_terminal_or_yes, say, yes_option
 from hermes_doctor.cli.lazy import WithMore
 from hermes_doctor.cli.options import Output, output_options
-from hermes_doctor.cli.types import Duration, Target
+from hermes_doctor.cli.types import Duration, RunName, Target
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hermes_doctor.cli.run_lookup import PastRuns
     from hermes_doctor.engine.model import ExitCode
     from hermes_doctor.report.runs import PastRun
@@ -36,8 +38,36 @@ class _WithForget(WithMore):
         return super().make_context(info_name, args, parent, **extra)
 
 
+class _TargetOrForget(Target):
+    """A target; when it is completed, the word ``forget`` as well."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Offer ``forget`` once it is begun, and else leave it to the shell."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete and "forget".startswith(incomplete) and not ctx.params.get("targets"):
+            return [CompletionItem("forget", help="drop what runs could be undone by")]
+        return super().shell_complete(ctx, param, incomplete)
+
+
+class _RunThenTarget(click.ParamType[str]):
+    """A run and then targets, or where --older-than stands in its place, targets alone."""
+
+    name = "text"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it was typed."""
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Complete a run's name first, and targets behind it."""
+        begun = ctx.params.get("words") or ctx.params.get("older_than") is not None
+        kind = Target() if begun else RunName()
+        return kind.shell_complete(ctx, param, incomplete)
+
+
 @click.command(cls=_WithForget, short_help="List past runs; runs forget drops old ones.")
-@click.argument("targets", nargs=-1, type=Target(), metavar="[TARGET]...")
+@click.argument("targets", nargs=-1, type=_TargetOrForget(), metavar="[TARGET]...")
 @output_options
 @click.pass_context
 def runs(context: click.Context, targets: tuple[Path, ...], output: Output) -> None:
@@ -75,7 +105,7 @@ def runs(context: click.Context, targets: tuple[Path, ...], output: Output) -> N
     context_settings={"auto_envvar_prefix": "HERMES_DOCTOR_RUNS_FORGET"},
     short_help="Drop what runs could be undone by.",
 )
-@click.argument("words", nargs=-1, metavar="[RUN] [TARGET]...")
+@click.argument("words", nargs=-1, type=_RunThenTarget(), metavar="[RUN] [TARGET]...")
 @click.option(
     "--older-than",
     type=Duration(),

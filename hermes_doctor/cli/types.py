@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hermes_doctor.cli.lazy import did_you_mean
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", re.ASCII)
@@ -46,6 +50,45 @@ class CheckName(click.ParamType[str]):
             self.fail(f"there is no check '{value}'.{did_you_mean(str(value), known)}", param, ctx)
         return str(value)
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the names that begin so, each with what the check finds."""
+        from click.shell_completion import CompletionItem
+
+        from hermes_doctor.catalogue import catalogue
+
+        return [
+            CompletionItem(check.name, help=check.summary)
+            for check in catalogue().checks
+            if check.name.startswith(incomplete)
+        ]
+
+
+class RunName(click.ParamType[str]):
+    """The name of a past run, or its beginning. Which one is meant the command finds out."""
+
+    name = "run"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it was typed."""
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return those of the runs known here that begin so and still stand, newest first."""
+        import time
+
+        from click.shell_completion import CompletionItem
+
+        from hermes_doctor.cli.run_lookup import past_runs
+        from hermes_doctor.engine.run_index import RunIndex
+        from hermes_doctor.report.words import ago, short_path
+
+        now = time.time()
+        return [
+            CompletionItem(past.run.run, help=f"{ago(past.run.at, now)}, {short_path(past.store)}")
+            for past in past_runs((), RunIndex.of_user()).runs
+            if past.state in ("done", "unfinished") and past.run.run.startswith(incomplete)
+        ]
+
 
 class Target(click.ParamType[Path]):
     """A state.db or a Hermes home. Whether it is there, and what it is, the scan finds out."""
@@ -57,3 +100,9 @@ class Target(click.ParamType[Path]):
         if not value:
             self.fail("a target is empty. Name a state.db or a Hermes home, or none for this host.", param, ctx)
         return value if isinstance(value, Path) else Path(str(value))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Leave it to the shell: a target is a file or a folder."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]

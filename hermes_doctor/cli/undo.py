@@ -13,7 +13,7 @@ import click
 from hermes_doctor import __version__
 from hermes_doctor.cli.changing import apply_option, finish_undisturbed, index_of, say, stoppable, typed
 from hermes_doctor.cli.options import Output, output_options
-from hermes_doctor.cli.types import Target
+from hermes_doctor.cli.types import RunName, Target
 
 if TYPE_CHECKING:
     from hermes_doctor.engine.model import ExitCode
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Take one run back; --apply does it.")
-@click.argument("run", metavar="RUN")
+@click.argument("run", type=RunName(), metavar="RUN")
 @click.argument("target", required=False, type=Target(), metavar="[TARGET]")
 @apply_option
 @output_options

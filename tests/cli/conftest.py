@@ -11,6 +11,12 @@ from tests.oracle.home import Home
 from tests.oracle.steps import call
 
 
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_testers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the tester's own config.toml reaches a command that runs in the test's process."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
+
+
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
     """The store of a home with findings of several checks."""
