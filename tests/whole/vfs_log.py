@@ -37,9 +37,9 @@ BASE = apsw.vfs_names()[0]
 class Event:
     """Something that was done to a file of the store.
 
-    ``file``: ``db``, ``wal`` or ``journal``. ``act``: ``write``, ``sync``, ``truncate`` or ``delete``. ``states``:
-    how many changesets of each state the journal held, committed; ``newest``: the newest one's number.
-    ``writing``: the journal was in the middle of a transaction of its own.
+    ``file``: ``db``, ``wal`` or ``journal``. ``act``: ``write``, ``sync``, ``truncate``, ``delete``, or ``forget``, a
+    deletion that is not put on the disk. ``states``: how many changesets of each state the journal held, committed;
+    ``newest``: the newest one's number. ``writing``: the journal was in the middle of a transaction of its own.
     """
 
     file: str
@@ -107,7 +107,7 @@ class _VFS(apsw.VFS):
         return _File(self._log, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
-        self._log.note(filename, "delete")
+        self._log.note(filename, "delete" if syncdir else "forget")
         super().xDelete(filename, syncdir)
 
 
