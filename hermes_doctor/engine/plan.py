@@ -31,18 +31,34 @@ _PAGES_A_ROW = 4
 
 NEEDS_UNSAFE = "is mended only with --unsafe"
 
+#: Where a finding is: its check, its table, its key there.
+Place = tuple[str, str, Key]
+
+
+def place_of(finding: Finding) -> Place:
+    """Return where a finding is."""
+    return finding.check, finding.table, finding.key
+
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a run is to mend: the checks with their fixes by the check's name, and whether unsafe ones too."""
+    """What a run is to mend: the checks with their fixes by the check's name, and whether unsafe ones too.
+
+    ``only``: nothing but what is found at these places; None for no such limit.
+    """
 
     checks: Sequence[Check]
     fixes: Mapping[str, Fix]
     unsafe: bool
+    only: frozenset[Place] | None = None
+
+    def means(self, finding: Finding) -> bool:
+        """Whether the run is about this finding at all."""
+        return finding.check in self.fixes and (self.only is None or place_of(finding) in self.only)
 
     def mends(self, finding: Finding) -> bool:
         """Whether the run is to mend this finding."""
-        if finding.check not in self.fixes:
+        if not self.means(finding):
             return False
         return finding.fix is Safety.SAFE or (finding.fix is Safety.UNSAFE and self.unsafe)
 
@@ -68,7 +84,7 @@ def planned_change(
     ``used``: the sessions that a living hermes may be using, where the work is to be done beside it.
     """
     fix = chosen.fixes.get(finding.check)
-    if fix is None or (finding.fix is Safety.NONE and finding.refusal is None):
+    if fix is None or not chosen.means(finding) or (finding.fix is Safety.NONE and finding.refusal is None):
         return None
     state, reason = PLANNED, None
     if finding.fix is Safety.NONE:

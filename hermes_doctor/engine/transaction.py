@@ -111,6 +111,20 @@ def mend_rows(
     return changes, held
 
 
+def rehearse(writer: Writer, check: Check, fix: Fix, finding: Finding) -> tuple[Change, list[RowChange]]:
+    """Mend one finding in a private copy of its store, and take that back; return what became of it, row by row.
+
+    Raises UncoveredError, and what SQLite raises.
+    """
+    writer.connection.execute("BEGIN IMMEDIATE")
+    try:
+        [change], _changeset, _order, rows = _mend(writer, check, fix, [finding], unsafe=True)
+    finally:
+        if writer.connection.in_transaction:
+            writer.connection.execute("ROLLBACK")
+    return change, rows
+
+
 def change_files(
     writer: Writer, check: Check, fix: Fix, findings: Sequence[Finding], *, unsafe: bool
 ) -> tuple[list[Change], float]:
