@@ -103,6 +103,9 @@ def open_writer(
     try:
         shape = read_shape(connection)
         refuse_strangers(connection, shape)
+        # In rollback mode a commit counts once its journal is removed. With FULL a power failure may bring that back,
+        # and the store to what it was, when the doctor's own records say already that a change was taken back.
+        connection.pragma("synchronous", "extra")
         if beside is not None:
             beside.opened()
         pace = Pace.FREE if beside is None else Pace.SNAPSHOT

@@ -31,9 +31,6 @@ def open_for_writing(path: Path) -> apsw.Connection:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     connection.pragma("wal_autocheckpoint", 0)
-    # In rollback mode a commit counts once its journal is removed. With FULL a power failure may bring that back, and
-    # the store with it to what it was, when the doctor's own records say already that a change was taken back.
-    connection.pragma("synchronous", "extra")
     keep_log(connection, keep=True)
     return connection
 
