@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
@@ -27,7 +27,7 @@ from hermes_doctor.cli.changing import (
     unsafe_option,
     yes_option,
 )
-from hermes_doctor.cli.options import Output, Selection, deep_option, output_options, selection_options
+from hermes_doctor.cli.options import Output, Selection, TypedOnly, deep_option, output_options, selection_options
 from hermes_doctor.cli.types import Target
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ Backup = Literal["always", "auto", "never"]
 @yes_option
 @live_option
 @click.option(
+    "--review",
+    cls=TypedOnly,
+    is_flag=True,
+    help="Go through what is not safe in every case, one finding at a time, on a terminal; then mend, after asking,"
+    " just what you said yes to. Answers are kept: only what is new is asked.",
+)
+@click.option("--again", cls=TypedOnly, is_flag=True, help="With --review: also what was answered before.")
+@click.option(
     "--backup",
     type=click.Choice(["always", "auto", "never"]),
     default="auto",
@@ -66,6 +74,8 @@ def fix(
     unsafe: bool,
     yes: bool,
     live: bool,
+    review: bool,
+    again: bool,
     backup: Backup,
     deep: bool,
     selection: Selection,
@@ -93,23 +103,32 @@ def fix(
     from hermes_doctor.engine.scan import ScanOptions
     from hermes_doctor.host.homes import resolve_targets
 
-    if apply and unsafe:
+    if review or again:
+        from hermes_doctor.cli.review import require_somebody
+
+        require_somebody(output, review=review, yes=yes)
+    elif apply and unsafe:
         require_terminal_or_yes(yes=yes)
     catalogue = known()
     names = selection.narrow(catalogue.names)
     checks = [check for check in catalogue.checks if check.name in names]
     chosen = Chosen(checks, {name: fix for name, fix in catalogue.fixes.items() if name in names}, unsafe)
     refs = resolve_targets(targets)
-    job = _Job(
+    job = Job(
         refs,
         chosen,
         ScanOptions(idle_floor=selection.idle, deep=deep),
         backup,
         output,
         index_of(context),
-        applies=apply,
+        applies=apply or review,
         live=live,
     )
+    if review:
+        from hermes_doctor.cli.review import Review
+
+        words = [*_again(targets, selection, backup, deep=deep, unsafe=False, live=live), "--review"]
+        context.exit(Review(job, words, again=again).run())
     with destination(output.file, [ref.path for ref in refs]) as stream:
         if apply and unsafe and not yes and not job.may_do_what_is_unsafe():
             say("nothing was changed.")
@@ -118,7 +137,7 @@ def fix(
     context.exit(code)
 
 
-class _Job:
+class Job:
     """One call of the command, over all of its stores."""
 
     def __init__(
@@ -141,6 +160,9 @@ class _Job:
         self.live = live
         self.output = output
         self.index = index
+        #: What of a store is chosen where each has a choice of its own, and who wants to know what came of it.
+        self.chosen_of: Mapping[Path, Chosen] = {}
+        self.told: Callable[[StoreFix], None] | None = None
 
     def run(self, reporter: ChangesReporter[StoreFix], again: Sequence[str]) -> ExitCode:
         """Do one store after the other and report it; a stop ends the round, and the report is completed."""
@@ -173,6 +195,8 @@ class _Job:
                     runs.append([result.run] if noted else [result.run, str(result.ref.path)])
                 unsafe_waits = unsafe_waits or _waits_for_unsafe(result)
                 reporter.store(result)
+                if self.told is not None:
+                    self.told(result)
             if stop:
                 break
         code = worst([*(each for each, _ in ended), *([ExitCode.STOPPED] if waiting else [])])
@@ -221,7 +245,8 @@ class _Job:
         try:
             with ProgressLine(sys.stderr, self.output.shows_progress()) as progress:
                 do = partial(apply_store, stop=stop) if self.applies else plan_store
-                return do(ref, self.chosen, self.options, backup=self.backup, live=self.live, progress=progress)
+                chosen = self.chosen_of.get(ref.path, self.chosen)
+                return do(ref, chosen, self.options, backup=self.backup, live=self.live, progress=progress)
         except Exception as error:
             failed = StoreFix(ref, StoreScan(ref), applied=self.applies)
             failed.fail(describe(error))

@@ -38,7 +38,9 @@ _NO_BACKUP = {
 class FixTable:
     """`doctor fix` for a person."""
 
-    def __init__(self, stream: TextIO, look: Look, checks: Sequence[Check]) -> None:
+    def __init__(self, stream: TextIO, look: Look, checks: Sequence[Check], others: str = "only reported") -> None:
+        """Write to a stream. ``others``: what findings are called of which the run was not to mend any."""
+        self._others = others
         self._page = Paragraphs(stream)
         self._look = look
         self._checks = checks
@@ -109,7 +111,7 @@ class FixTable:
         found = {each.check.name: each.count for each in result.scan.checks}
         columns = [("found", ""), ("mended", DONE)] if self._applied else [("found", ""), ("would mend", PLANNED)]
         columns += [("refused", REFUSED), ("needs --unsafe", _UNSAFE)]
-        seldom = [("failed", FAILED), ("gone", GONE), ("not reached", PLANNED), ("only reported", _REPORTED)]
+        seldom = [("failed", FAILED), ("gone", GONE), ("not reached", PLANNED), (self._others, _REPORTED)]
         for title, state in seldom:
             if any(counts[state] for counts in states.values()) and state not in (each for _, each in columns):
                 columns.append((title, state))
@@ -119,7 +121,7 @@ class FixTable:
                 *(number(states[check.name][state] if state else found.get(check.name, 0)) for _, state in columns),
             ]
             for check in self._checks
-            if states[check.name].total()
+            if check.name in states and states[check.name].total()
         ]
         return table(["check", *(title for title, _ in columns)], rows, "l" + "r" * len(columns), self._look.width)
 
