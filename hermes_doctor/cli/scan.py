@@ -112,7 +112,7 @@ def _scan_all(
     from hermes_doctor.store.library import library
 
     started = time.monotonic()
-    reporter.begin(RunStart(__version__, library().version, time.time()))
+    reporter.begin(RunStart(__version__, library().version, time.time(), fail_on=fail_on))
     codes: list[ExitCode] = []
     faults: list[str] = []
     mendable = False

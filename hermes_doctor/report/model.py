@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from hermes_doctor.engine.model import ExitCode
+from hermes_doctor.engine.model import ExitCode, Severity
 from hermes_doctor.engine.scan import StoreScan
 
 #: What a scan's JSON calls each of its exit codes.
@@ -22,11 +22,15 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class RunStart:
-    """The beginning of a run: the doctor's version, SQLite's, and the time in seconds since the epoch."""
+    """The beginning of a run: the doctor's version, SQLite's, and the time in seconds since the epoch.
+
+    ``fail_on``: the least severity that counts for the exit code, None where none does.
+    """
 
     version: str
     sqlite: str
     started_at: float
+    fail_on: Severity | None = field(default=Severity.WARNING, kw_only=True)
 
 
 @dataclass(frozen=True)

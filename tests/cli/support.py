@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,15 @@ def start(folder: Path, *arguments: str | Path, **settings: Any) -> subprocess.P
 def valid(text: str, schema: str) -> Any:
     """The one JSON document that the text is, valid by the schema, which must also know every name in it."""
     document = json.loads(text, parse_constant=_refuse)
+    _validator(schema).validate(document)
+    return document
+
+
+@cache
+def _validator(schema: str) -> Draft202012Validator:
     shipped = json.loads(files("hermes_doctor.report").joinpath("schemas", f"{schema}.json").read_text("utf-8"))
     Draft202012Validator.check_schema(shipped)
-    Draft202012Validator(_closed(shipped)).validate(document)
-    return document
+    return Draft202012Validator(_closed(shipped))
 
 
 def _refuse(constant: str) -> None:

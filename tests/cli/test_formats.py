@@ -7,8 +7,10 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+import xmlschema
 from prometheus_client.parser import text_string_to_metric_families
 
 from hermes_doctor.report.formats import COMMON, SCAN
@@ -53,6 +55,26 @@ def test_lines_of_several_stores_amount_to_the_document(tmp_path: Path, damaged:
             told = [line for line in lines if line["type"] == kind and line["path"] == database["path"]]
             assert [line["check"] for line in told] == [each["check"] for each in database[f"{kind}s"]]
     assert [line["condition"] for line in lines if line["type"] == "store"] == ["readable", "missing"]
+
+
+def test_a_junit_report_says_of_each_check_and_store_what_the_document_does(tmp_path: Path, damaged: Path) -> None:
+    nowhere = tmp_path / "nowhere.db"
+    arguments = ("scan", damaged, nowhere, "--fail-on", "error", "--format", "junit")
+    done = doctor(tmp_path, *arguments)
+    schema = xmlschema.XMLSchema(Path(__file__).parents[1] / "report" / "junit-10.xsd")
+    schema.validate(done.stdout)
+    suites = ElementTree.fromstring(done.stdout)
+    whole = as_json(tmp_path, damaged, nowhere)
+    assert [suite.attrib["name"] for suite in suites] == [database["path"] for database in whole["databases"]]
+    for suite, database in zip(suites, whole["databases"], strict=True):
+        cases = {case.attrib["name"]: [child.tag for child in case] for case in suite.findall("testcase")}
+        assert cases.pop("store") == ([] if database["condition"] == "readable" else ["error"])
+        worst = {f["check"] for f in database["findings"] if f["severity"] == "error"}
+        assert cases == {
+            check["check"]: ["failure"] if check["check"] in worst else ["skipped"] * (check["status"] == "skipped")
+            for check in database["checks"]
+        }
+        assert (worst == set()) is (database["condition"] != "readable")
 
 
 def test_lines_to_a_reader_who_has_seen_enough(tmp_path: Path, damaged: Path) -> None:
