@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from hermes_doctor import __version__
-from hermes_doctor.cli.changing import typed
+from hermes_doctor.cli.changing import say, typed
 from hermes_doctor.cli.options import Output, Selection, deep_option, fail_on_option, format_options, selection_options
 from hermes_doctor.cli.types import Duration, Target
 from hermes_doctor.report.formats import FOR_OTHERS, SCAN
@@ -132,6 +132,7 @@ def _scan_all(
             break
         waiting.pop(0)
         with result.findings:
+            _remember(result, options)
             codes.append(result.exit_code(fail_on))
             for check in (each for each in result.checks if each.muted is None):
                 faults += [check.check.name] if check.count else []
@@ -184,6 +185,19 @@ def _memory() -> Memory:
     from hermes_doctor.engine.memory import Memory
 
     return Memory.of_user()
+
+
+def _remember(result: StoreScan, options: ScanOptions) -> None:
+    """Mark what is muted, and keep what the scan came to for `doctor history`; the demo's is nobody's history."""
+    from hermes_doctor.nightly import history, mutes
+    from hermes_doctor.report.words import counted, short_path, visible
+
+    if click.get_current_context().obj is not None:
+        return
+    for worse in mutes.mark(result, options):
+        found = f"{counted(worse.count, 'finding')} where there were {worse.bar:,}"
+        say(f"{visible(worse.check)} is no longer muted on {short_path(worse.store)}, since it got worse: {found}.")
+    history.note(result, options)
 
 
 def _say_stopped(total: int, unread: int, why: str) -> None:
