@@ -16,7 +16,7 @@ import click
 from hermes_doctor.cli.changing import say, typed
 from hermes_doctor.cli.look import look_for
 from hermes_doctor.engine.gates import refusal
-from hermes_doctor.engine.model import Safety
+from hermes_doctor.engine.model import Bucket, Safety
 from hermes_doctor.engine.plan import place_of, planned
 from hermes_doctor.engine.review import NO, YES, restricted, says
 from hermes_doctor.engine.transaction import DONE, GONE
@@ -118,8 +118,9 @@ class Review:
                 codes.append(code)
             wanted = self._wants_it(done)
         except KeyboardInterrupt:
-            kept = "what was answered is kept" if self.answered and not self.unkept else "no answer is kept"
-            say(f"stopped. Nothing was changed, {kept}; the same command goes on.")
+            kept = "no answer could be kept" if self.unkept else "what was answered is kept"
+            told = kept if self.answered else "nothing was answered"
+            say(f"stopped. Nothing was changed, {told}; the same command goes on.")
             return ExitCode.STOPPED
         if any(each.open for each in done) or (any(each.yes for each in done) and not wanted):
             codes.append(ExitCode.FINDINGS)
@@ -164,7 +165,11 @@ class Review:
         waiting = Counter(finding.check for finding in self._unsafe(scan) if self._is_asked(finding, kept))
         total, number = waiting.total(), 0
         self._introduce(scan, kept, total)
+        # Each check by itself takes one more reading of all that was found.
+        concerned = {result.check.name for result in scan.checks if result.buckets[Bucket.UNSAFE]}
         for check in self.chosen.checks:
+            if check.name not in concerned:
+                continue
             left = waiting[check.name]
             findings = self._unsafe(scan, check.name)
             for finding in findings:
@@ -183,7 +188,8 @@ class Review:
                     self._keep(came, kept, [finding, *asked], yes=True)
                     number += len(asked)
                 elif answer == "l":
-                    kept.forget([place_of(finding)])
+                    if kept.about(finding) is not None:
+                        kept.forget([place_of(finding)])
                     came.open += 1
                 elif answer == "q":
                     self.quits = True

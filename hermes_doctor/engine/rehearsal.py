@@ -75,10 +75,14 @@ class TableEffect:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a fix would do; ``why_not``: why it would do nothing, or why that is not known."""
+    """What a fix would do to the store's rows.
+
+    ``otherwise``: what it would do instead, if it is nothing of that. ``unknown``: why it could not be tried.
+    """
 
     tables: Sequence[TableEffect] = ()
-    why_not: str | None = None
+    otherwise: str | None = None
+    unknown: str | None = None
 
 
 class Rehearsal:
@@ -103,22 +107,22 @@ class Rehearsal:
     def of(self, check: Check, fix: Fix, finding: Finding) -> Effect:
         """Say what the fix of a finding would change. Never raises for what is wrong with the fix or the copy."""
         if fix.files is not None:
-            return Effect(why_not="a file beside the store; no row of the store")
+            return Effect(otherwise="a file beside the store; no row of the store")
         if fix.derived:
-            return Effect(why_not="only what is derived from the rows; no row")
+            return Effect(otherwise="only what is derived from the rows; no row")
         if self._writer is None:
-            return Effect(why_not=self.why_not)
+            return Effect(unknown=self.why_not)
         try:
             if fix.reindexes and not self._indexes:
                 match_trigrams(self._writer.connection, self._writer.view.shape)
                 self._indexes = True
             change, rows = rehearse(self._writer, check, fix, finding)
         except (apsw.Error, OSError, UncoveredError) as error:
-            return Effect(why_not=f"trying it on a private copy failed ({' '.join(str(error).split())})")
+            return Effect(unknown=f"trying it on a private copy failed ({' '.join(str(error).split())})")
         except Exception as error:
-            return Effect(why_not=f"trying it on a private copy failed: {defect(error)}")
+            return Effect(unknown=f"trying it on a private copy failed: {defect(error)}")
         if change.state != DONE:
-            return Effect(why_not=f"nothing: {change.reason or change.state}")
+            return Effect(otherwise=f"nothing: {change.reason or change.state}")
         return Effect(_effects(rows))
 
     def close(self) -> None:

@@ -62,9 +62,10 @@ class ReviewWords:
     def would(self, finding: Finding, effect: Effect, now: float) -> Iterator[str]:
         """Say what the fix would do, and what of which columns that would change."""
         yield from self._wrap(f"The fix: {visible(finding.action or 'mend it')}", "  ", "    ")
-        if effect.why_not is not None:
-            yield from self._wrap(f"It would change: {visible(effect.why_not)}", "  ", "    ")
-            return
+        if effect.unknown is not None:
+            yield from self._wrap(f"What it would change is not known: {visible(effect.unknown)}", "  ", "    ")
+        if effect.otherwise is not None:
+            yield from self._wrap(f"It would change: {visible(effect.otherwise)}", "  ", "    ")
         for table in effect.tables:
             what = f"{counted(table.rows, 'row')} of {visible(table.table)} {_DONE[table.op]}"
             columns = list(table.columns.values())

@@ -115,13 +115,12 @@ def test_a_fix_that_fails_says_so_and_spoils_nothing(store: Path) -> None:
     with rehearsing(store) as (tried, found):
         chat = found["old-1"]
         failed = tried.of(BY_NAME[chat.check], replace(FIX_OF[chat.check], mend=fail), chat)
-        assert failed.why_not is not None
-        assert "defect" in failed.why_not
-        assert PRIVATE not in failed.why_not
+        assert "defect" in str(failed.otherwise)
+        assert PRIVATE not in str(failed.otherwise)
         assert len(effect(tried, found["long-gone", "m-1", ""]).tables) == 1
         assert effect(tried, found["namesake"]).tables[0].columns.keys() == {"title"}
         gone = replace(chat, key="never-was")
-        assert effect(tried, gone).why_not == "nothing: no longer shows the fault"
+        assert effect(tried, gone).otherwise == "nothing: no longer shows the fault"
 
 
 def test_what_changes_no_row_is_not_tried(store: Path) -> None:
@@ -130,14 +129,14 @@ def test_what_changes_no_row_is_not_tried(store: Path) -> None:
         derived = tried.of(BY_NAME[chat.check], replace(FIX_OF[chat.check], derived=True), chat)
         file = tried.of(BY_NAME["permissions"], FIX_OF["permissions"], chat)
     assert (derived.tables, file.tables) == ((), ())
-    assert "no row" in str(derived.why_not)
-    assert "a file beside the store" in str(file.why_not)
+    assert "no row" in str(derived.otherwise)
+    assert "a file beside the store" in str(file.otherwise)
 
 
 def test_no_copy_is_made_of_what_is_too_large(store: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "AUTO_BYTES", store.stat().st_size - 1)
     with rehearsing(store) as (tried, found):
-        assert "too large" in str(effect(tried, found["old-1"]).why_not)
+        assert "too large" in str(effect(tried, found["old-1"]).unknown)
         assert list(temporary.iterdir()) == []
 
 
@@ -162,4 +161,4 @@ def test_where_there_is_no_room_for_a_copy_it_says_so(store: Path, temporary: Pa
     temporary.rmdir()
     temporary.write_text("a file where a folder should be")
     with rehearsing(store) as (tried, found):
-        assert "no private copy could be made" in str(effect(tried, found["old-1"]).why_not)
+        assert "no private copy could be made" in str(effect(tried, found["old-1"]).unknown)

@@ -126,8 +126,10 @@ def test_rows_that_come_and_go_are_counted() -> None:
 
 
 def test_it_says_why_it_cannot_say_what_would_change() -> None:
-    told = flat(list(WORDS.would(replace(FOUND, action=None), Effect(why_not="not known\x1b"), NOW)))
-    assert told == "The fix: mend it It would change: not known\\x1b"
+    told = flat(list(WORDS.would(replace(FOUND, action=None), Effect(unknown="no room\x1b"), NOW)))
+    assert told == "The fix: mend it What it would change is not known: no room\\x1b"
+    told = flat(list(WORDS.would(FOUND, Effect(otherwise="a file"), NOW)))
+    assert told == "The fix: end it It would change: a file"
 
 
 def test_the_rows_around_are_a_line_each() -> None:
