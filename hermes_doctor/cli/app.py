@@ -29,6 +29,7 @@ COMMANDS = {
 @click.group(
     cls=LazyGroup,
     lazy=COMMANDS,
+    invoke_without_command=True,
     context_settings={"auto_envvar_prefix": "HERMES_DOCTOR", "help_option_names": ["-h", "--help"]},
     help="Find, explain and mend what is wrong in the state.db of hermes-agent.",
     epilog="Start with: doctor scan",
@@ -37,6 +38,11 @@ COMMANDS = {
 @click.pass_context
 def app(context: click.Context) -> None:
     """The group; its help is given above. What the user's own file sets becomes the commands' defaults."""
+    if context.invoked_subcommand is None:
+        from hermes_doctor.cli.welcome import welcome
+
+        welcome()
+        return
     from hermes_doctor.cli.config_toml import defaults
 
     context.default_map = defaults(context)

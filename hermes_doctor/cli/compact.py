@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hermes_doctor.report.changes_model import ChangesReporter
 
 
-@click.command(short_help="Give the free pages of a store back to the disk; --apply does it.")
+@click.command(short_help="Give free pages back to the disk; --apply does it.")
 @click.argument("targets", nargs=-1, type=Target(), metavar="[TARGET]...")
 @apply_option
 @output_options

@@ -53,9 +53,9 @@ def _show(home: Path, index: RunIndex, output: Output) -> None:
     """Go through the steps, each told before it is done by the very command that is told."""
     look = ["--no-progress", "--color", "always" if output.colored(sys.stdout) else "never"]
     place, few, none = str(home), ["--limit", "1"], ["--limit", "0"]
-    _tell("A Hermes home in which some things have gone wrong. The doctor looks, and changes nothing:")
+    _tell("In this Hermes home some things have gone wrong. The doctor looks at it:")
     _step(["scan", place, *few], look, index)
-    _tell("What would it do about it? Still nothing is changed:")
+    _tell("Nothing was changed. What would it do about it? Still nothing is changed:")
     _step(["fix", place, *few], look, index)
     _tell("Now it mends:")
     _step(["fix", place, "--apply", *none], look, index)
@@ -113,8 +113,8 @@ def _home(folder: Path | None) -> Iterator[Path]:
 def _closing(folder: Path | None) -> str:
     kept = f"# The home stays in {typed(folder)}: try more on it.\n" if folder is not None else ""
     return (
-        f"{kept}# That was all on a made-up home. On your own store, this only reads:\n\n"
+        f"{kept}# That was all on a made-up home. On your own, these change nothing:\n\n"
         "$ doctor scan\n"
-        "$ doctor explain open-zombies     (any check that it names: why it matters, how safe the fix is)\n"
-        "$ doctor fix                      (shows what would be done; --apply does it)"
+        "$ doctor explain open-zombies   (any check: why it matters, how safe its fix is)\n"
+        "$ doctor fix                    (shows what would be done; --apply does it)"
     )

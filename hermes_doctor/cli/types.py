@@ -50,6 +50,23 @@ class CheckName(click.ParamType[str]):
             self.fail(f"there is no check '{value}'.{did_you_mean(str(value), known)}", param, ctx)
         return str(value)
 
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        """Return what there is to choose from, by how bad it is."""
+        import textwrap
+
+        from hermes_doctor.catalogue import catalogue
+
+        listed: dict[str, list[str]] = {}
+        for check in sorted(catalogue().checks, key=lambda check: -check.severity):
+            listed.setdefault(check.severity.label, []).append(check.name)
+        blocks = [
+            textwrap.fill(
+                ", ".join(names), 80, initial_indent=f"  {label:<9}", subsequent_indent=" " * 11, break_on_hyphens=False
+            )
+            for label, names in listed.items()
+        ]
+        return "\n".join(["Name one of these:\n", *blocks, "\ndoctor checks says of each what it finds."])
+
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the names that begin so, each with what the check finds."""
         from click.shell_completion import CompletionItem
@@ -71,6 +88,10 @@ class RunName(click.ParamType[str]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it was typed."""
         return str(value)
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        """Return where the names are to be found."""
+        return "doctor runs lists them, newest first."
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return those of the runs known here that begin so and still stand, newest first."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hermes_doctor.host.homes import STORE_NAME, default_home
 from hermes_doctor.host.upstream import for_damage, printable, quoted
 
 _MAGIC = b"SQLite format 3\x00"
@@ -279,10 +280,14 @@ def _missing(path: Path) -> StoreProblem:
             f"{printable(path)} is gone, but its -wal is still there with {log:,} bytes",
             "keep the -wal and do not start hermes; look for the file, for state-snapshots/ and for your backups",
         )
+    elsewhere = "name the state.db or the Hermes home that you mean (doctor scan PATH)"
+    if path.absolute() != default_home().absolute() / STORE_NAME:
+        return StoreProblem(Condition.MISSING, f"there is no {printable(path)}", elsewhere)
+    named = "is set to its folder" if os.environ.get("HERMES_HOME", "").strip() else "is not set, so this is its place"
     return StoreProblem(
         Condition.MISSING,
-        f"there is no {printable(path)}",
-        "name a state.db or a Hermes home, or set HERMES_HOME; hermes makes the file when it first runs",
+        f"there is no {printable(path)}: hermes makes it when it first runs here (HERMES_HOME {named})",
+        f"{elsewhere}, or see the doctor at work first (doctor demo)",
     )
 
 

@@ -149,7 +149,12 @@ def next_lines(commands: Sequence[str], width: int) -> list[str]:
 
 def obstacle(result: StoreFix | StoreUndo | StoreCompact, look: Look) -> list[str]:
     """What stands in the way of a change, planned or carried out, or went wrong with it, and what to type next."""
+    # Only here: it is built on this module.
+    from hermes_doctor.report.table import CLOSED, CONDITION_WORDS
+
     word = {"refused": "Refused", "failed": "Failed", "stopped": "Stopped"}.get(result.outcome)
+    if result.outcome == "failed" and result.scan.condition in CLOSED:
+        word = CONDITION_WORDS[result.scan.condition].capitalize()
     if word is not None and result.reason:
         lines = wrapped(f"{look.ink.bad(word)}: {visible(result.reason)}.", look.width, "  ", "    ")
         if result.scan.next_step and result.outcome == "failed":

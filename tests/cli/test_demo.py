@@ -41,6 +41,7 @@ def test_what_it_shows_is_what_the_commands_print(tmp_path: Path) -> None:
     done = doctor(tmp_path, "demo", home)
     assert done.returncode == 0
     assert "The home stays in" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines() if str(tmp_path) not in line)
     shown = re.split(r"^\$ doctor ", done.stdout, flags=re.MULTILINE)[1]
     again = doctor(tmp_path, "scan", home, "--limit", "1")
     assert again.returncode == 1

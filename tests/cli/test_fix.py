@@ -397,7 +397,7 @@ def test_several_stores_the_most_severe_counts(tmp_path: Path, damaged: Path) ->
     assert (second["condition"], second["exit_code"]) == ("missing", 4)
     assert second["reason"]
     assert first["run"] != third["run"]
-    assert "Failed: " in run("fix", missing).output
+    assert "Missing: " in run("fix", missing).output
     listed = valid(run("runs", "--json").stdout, "runs")["runs"]
     assert {each["path"] for each in listed} == {str(damaged), str(other)}
 

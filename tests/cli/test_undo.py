@@ -220,7 +220,7 @@ def test_a_store_that_is_gone(damaged: Path) -> None:
     damaged.unlink()
     code, database = undone(name, damaged)
     assert (code, database["condition"]) == (4, "missing")
-    assert "Failed: " in run("undo", name, damaged).output
+    assert "Missing: " in run("undo", name, damaged).output
 
 
 def test_a_forgotten_run(damaged: Path) -> None:
