@@ -39,7 +39,6 @@ def compact(context: click.Context, targets: tuple[Path, ...], apply: bool, outp
     free meanwhile. Rows are compared before and after and stay what they are: there is nothing to undo, and
     `doctor runs` does not list it. Ctrl-C, and even a kill, leave the store as it was.
 
-    \b
     Exit codes: 0 nothing to do, or all of it done; 1 a plan would give back something;
     2 usage error; 3 the doctor failed; 4 a store is damaged, unreadable or missing;
     5 refused for safety; 6 another doctor is at work; 7 stopped, the same command starts over.

@@ -91,7 +91,6 @@ def fix(
 
     What --apply does, in small transactions, `doctor undo` takes back. Ctrl-C stops after the present one.
 
-    \b
     Exit codes: 0 nothing to do, or all of it done; 1 a plan would change something,
     or something that was chosen is left; 2 usage error; 3 the doctor failed;
     4 a store is damaged, unreadable or missing; 5 refused for safety;

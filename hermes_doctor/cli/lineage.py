@@ -39,7 +39,6 @@ def lineage(context: click.Context, session: str, target: Path | None, output: O
     SESSION is a session's id, or its beginning. TARGET is a state.db or a Hermes home, in each of whose stores the
     session is looked for. With none: this host.
 
-    \b
     Exit codes: 0 shown, 2 usage error (there is no such session),
     3 a check failed, 4 a store is damaged, unreadable or missing.
     """

@@ -67,7 +67,6 @@ def scan(
     TARGET is a state.db, or a Hermes home (its own state.db and each profile's). With none: this host, that is
     $HERMES_HOME, else the platform's default home.
 
-    \b
     Exit codes: 0 nothing at or above --fail-on, 1 findings, 2 usage error,
     3 the doctor failed, 4 a store is damaged, unreadable or missing, 7 stopped.
     """

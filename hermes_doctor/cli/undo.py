@@ -38,7 +38,6 @@ def undo(context: click.Context, run: str, target: Path | None, apply: bool, out
 
     A column that no longer holds what the run wrote is left as it is, and so is what others changed meanwhile.
 
-    \b
     Exit codes: 0 nothing to do, or all of it done; 1 a plan would change something,
     or a row was left as it is; 2 usage error; 3 the doctor failed;
     4 the store is damaged, unreadable or missing; 5 refused for safety;
