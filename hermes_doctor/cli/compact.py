@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,10 +93,9 @@ def _one(ref: StoreRef, stop: Stop, output: Output, *, applies: bool) -> StoreCo
     from hermes_doctor.engine.compact import StoreCompact, compact_store
     from hermes_doctor.engine.model import ExitCode
     from hermes_doctor.engine.scan import StoreScan
-    from hermes_doctor.report.progress import ProgressLine
 
     try:
-        with ProgressLine(sys.stderr, output.shows_progress()) as progress:
+        with output.show_progress() as progress:
             return compact_store(ref, apply=applies, stop=stop, progress=progress)
     except Exception as error:
         failed = StoreCompact(ref, StoreScan(ref), applied=applies)

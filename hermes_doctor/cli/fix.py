@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -239,10 +238,9 @@ class Job:
         from hermes_doctor.engine.apply import apply_store
         from hermes_doctor.engine.plan import StoreFix, plan_store
         from hermes_doctor.engine.scan import StoreScan
-        from hermes_doctor.report.progress import ProgressLine
 
         try:
-            with ProgressLine(sys.stderr, self.output.shows_progress()) as progress:
+            with self.output.show_progress() as progress:
                 do = partial(apply_store, stop=stop) if self.applies else plan_store
                 chosen = self.chosen_of.get(ref.path, self.chosen)
                 return do(ref, chosen, self.options, backup=self.backup, live=self.live, progress=progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +102,6 @@ def _draw(ref: StoreRef, session: Key, output: Output, codes: list[ExitCode]) ->
     from hermes_doctor.catalogue import catalogue
     from hermes_doctor.engine.lineage_tree import tree_of
     from hermes_doctor.engine.scan import ScanOptions, scan_store
-    from hermes_doctor.report.progress import ProgressLine
     from hermes_doctor.report.words import visible
     from hermes_doctor.store.view import StoreView
 
@@ -112,7 +110,7 @@ def _draw(ref: StoreRef, session: Key, output: Output, codes: list[ExitCode]) ->
     def look(scan: StoreScan, view: StoreView) -> None:
         trees[:] = [tree_of(view, session, scan.findings)]
 
-    with ProgressLine(sys.stderr, output.shows_progress()) as progress:
+    with output.show_progress() as progress:
         result = scan_store(ref, catalogue().checks, ScanOptions(), progress, look)
     with result.findings:
         codes.append(result.exit_code(None))

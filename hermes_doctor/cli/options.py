@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
 import click
 from click.core import ParameterSource
@@ -15,7 +15,12 @@ from click.core import ParameterSource
 from hermes_doctor.cli.types import CheckName, Duration
 from hermes_doctor.report.formats import COMMON
 
+if TYPE_CHECKING:
+    from hermes_doctor.report.progress import ProgressDisplay
+
 Command = Callable[..., Any]
+#: How progress is told.
+Telling = Literal["auto", "json", "none"]
 
 
 class TypedOnly(click.Option):
@@ -55,7 +60,7 @@ class Output(NamedTuple):
     file: Path | None = None
     limit: int = 3
     quiet: bool = False
-    progress: Literal["auto", "json", "none"] = "auto"
+    progress: Telling = "auto"
     color: str = "auto"
 
     def colored(self, stream: TextIO) -> bool:
@@ -170,7 +175,7 @@ def _output_options(command: Command, formats: Sequence[str]) -> Command:
         output: Path | None,
         limit: int,
         quiet: bool,
-        progress: Literal["auto", "json", "none"],
+        progress: Telling,
         no_progress: bool,
         color: str,
         **rest: Any,
@@ -226,7 +231,7 @@ def _format(named: str, as_json: bool) -> str:
     return named if source < short else "json"
 
 
-def _progress(named: Literal["auto", "json", "none"], without: bool) -> Literal["auto", "json", "none"]:
+def _progress(named: Telling, without: bool) -> Telling:
     """Return how progress is told; of two that were said, the one that was typed."""
     context = click.get_current_context()
     typed, off = (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hermes_doctor.engine.scan import ScanOptions, StoreScan
     from hermes_doctor.host.homes import StoreRef
     from hermes_doctor.report.model import ScanReporter
-    from hermes_doctor.report.progress import ProgressLine
+    from hermes_doctor.report.progress import ProgressDisplay
 
 
 @click.command(short_help="Read only; report every fault.")
@@ -107,7 +107,6 @@ def _scan_all(
     """Scan and report one store after the other; a stop ends the round, and the report is completed all the same."""
     from hermes_doctor.engine.model import Bucket, ExitCode, worst
     from hermes_doctor.report.model import RunEnd, RunStart
-    from hermes_doctor.report.progress import ProgressLine
     from hermes_doctor.store.library import library
 
     started = time.monotonic()
@@ -123,7 +122,7 @@ def _scan_all(
             break
         # Only here: a stop in the middle of writing must leave a document that nobody takes for a whole one.
         try:
-            with ProgressLine(sys.stderr, output.shows_progress()) as progress:
+            with output.show_progress() as progress:
                 result = _scan_one(waiting[0], chosen, options, progress)
         except KeyboardInterrupt:
             codes.append(ExitCode.STOPPED)
@@ -144,7 +143,7 @@ def _scan_all(
     return code
 
 
-def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, progress: ProgressLine) -> StoreScan:
+def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, progress: ProgressDisplay) -> StoreScan:
     """Scan one store; what the doctor itself got wrong with it fails all of its checks, and the others still run."""
     from hermes_doctor.catalogue import catalogue
     from hermes_doctor.cli.failures import describe

@@ -75,8 +75,8 @@ def _undo(
 
     started = time.monotonic()
     reporter = _reporter(past, output, stream)
-    with stoppable(applies) as stop:
-        result = undo_store(ref, past.run, ScanOptions(), apply=applies, stop=stop)
+    with stoppable(applies) as stop, output.show_progress() as progress:
+        result = undo_store(ref, past.run, ScanOptions(), apply=applies, stop=stop, progress=progress)
     if stop:
         finish_undisturbed()
     with contextlib.closing(result):

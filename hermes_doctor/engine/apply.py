@@ -149,11 +149,14 @@ class _Run:
         self.moved: StoreMovedError | None = None
         #: Whether every row that was to be mended had its turn.
         self.came_through = False
+        #: Findings that the plan names, and those that had their turn.
+        self.to_mend, self.had_their_turn = 0, 0
 
     def work(self, folder: Path, backup: BackupMode) -> None:
         """Settle what an earlier stop left, back up, mend, and look again."""
         path = self.fix.ref.path
         beside = self._beside()
+        self.to_mend = self.fix.count(PLANNED)
         if forecast_backup(self.fix.scan, backup).made:
             self.fix.backup = make_backup(path, folder, self._backing_up)
             reach(Step.BACKED_UP)
@@ -200,8 +203,13 @@ class _Run:
     def _backing_up(self, share: float) -> None:
         """Tell how far the backup is, and break it off where an end was asked for: nothing is written yet."""
         self.stop.check()
+        self._tell("backing up", share)
+        if share >= 1:
+            self._tell("checking the backup")
+
+    def _tell(self, step: str, share: float | None = None) -> None:
         if self.progress is not None:
-            self.progress(self.fix.ref.path, "backing up", share)
+            self.progress(self.fix.ref.path, step, share)
 
     def _rounds(self, writer: Writer) -> None:
         """Go through the phases until nothing more comes of it."""
@@ -234,6 +242,7 @@ class _Run:
             return 0
         mended = 0
         with Findings() as found:
+            self._tell("finding what to mend")
             with writer.looking():
                 writer.view.forget()
                 for finding in find(checks, writer.view):
@@ -282,6 +291,7 @@ class _Run:
         self._watch_for_others(writer)
         if self.stop:
             return 0
+        self._tell("mending", min(self.had_their_turn / max(self.to_mend, 1), 1.0))
         fix = self.chosen.fixes[check.name]
         try:
             mend = mend_rows if fix.files is None else change_files
@@ -291,6 +301,7 @@ class _Run:
                 return sum(self._mend(writer, check, [finding]) for finding in findings)
             only = findings[0]
             changes, held = [Change(only.check, only.table, only.key, only.action, REFUSED, str(error))], 0.0
+        self.had_their_turn += len(findings)
         self.pacing.note(len(findings), held, writer.disk_seconds)
         self.fix.transactions += 1
         for change in changes:
@@ -328,7 +339,8 @@ class _Run:
         # Beside a living hermes that is hermes's own to do, even if it has gone by now.
         if fix.scan.bundle is not None and not fix.live and self.moved is None:
             checkpoint_if_alone(fix.scan.bundle)
-        after = scan_store(fix.ref, self.chosen.checks, self.options, self.progress, self._look_what_is_left)
+        told = None if self.progress is None else _looking_again(self.progress)
+        after = scan_store(fix.ref, self.chosen.checks, self.options, told, self._look_what_is_left)
         fix.still_found = len(after.findings)
         fix.left = sum(self._could_be_mended(finding) for finding in after.findings)
         after.findings.close()
@@ -399,6 +411,11 @@ def _large_rows(writer: Writer, name: str, findings: Iterable[Finding]) -> Itera
     with writer.view.reader.pinned():
         for (key,) in writer.view.rows(sql, cells):
             yield name, key
+
+
+def _looking_again(progress: Progress) -> Progress:
+    """Give a progress function for the look at what is left."""
+    return lambda path, step, share: progress(path, f"looking again: {step}", share)
 
 
 def _until_stopped(stop: Stop, progress: Progress | None) -> Progress:

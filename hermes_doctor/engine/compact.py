@@ -7,9 +7,10 @@ transaction. Whatever ends it half-way, the store is as it was before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -42,6 +43,10 @@ _AS_BEFORE = "the store is as it was before"
 _LINES = 20
 #: Steps of SQLite between two questions whether to stop.
 _STEPS = 2000
+
+#: Of a VACUUM less than the first half is the copying of rows, by which it can be told how far it is; what follows, in
+#: which SQLite answers nothing, takes somewhat longer.
+_COPYING = 2.2
 
 #: What a VACUUM must leave as it was.
 _SETTINGS = ("journal_mode", "page_size", "auto_vacuum", "encoding", "application_id", "user_version")
@@ -291,7 +296,8 @@ class _Work:
             self.result.end("failed", ExitCode.FAILED, f"the machine stopped the work ({error}): {stands}")
 
     def _check(self, connection: apsw.Connection, step: str, means: str) -> None:
-        answer = ask(connection, _LINES, how="quick_check", stop=lambda: self._asked(step))
+        share = _share(connection, 2.0)
+        answer = ask(connection, _LINES, how="quick_check", stop=lambda: self._asked(step, share))
         self.stop.check()
         if not answer.finished and not answer.problems:
             raise apsw.SQLError("this machine lacks what a check of the whole file needs")
@@ -312,9 +318,11 @@ class _Work:
     def _watched(self, connection: apsw.Connection, step: str) -> Iterator[None]:
         """Break off whatever SQLite does inside where an end was asked for. It is rolled back."""
         mark = object()
-        connection.set_progress_handler(lambda: self._asked(step), _STEPS, id=mark)
+        share = _share(connection, _COPYING)
+        connection.set_progress_handler(lambda: self._asked(step, share), _STEPS, id=mark)
         try:
             self.stop.check()
+            self._asked(step, share)
             yield
         except apsw.InterruptError:
             self.stop.check()
@@ -322,14 +330,22 @@ class _Work:
         finally:
             connection.set_progress_handler(None, id=mark)
 
-    def _asked(self, step: str) -> bool:
+    def _asked(self, step: str, share: Callable[[], float]) -> bool:
         """Tell what is under way, and whether an end was asked for."""
         if self.progress is not None:
-            self.progress(self.result.ref.path, step, None)
+            self.progress(self.result.ref.path, step, share())
         return bool(self.stop)
 
     def _extent(self, connection: apsw.Connection) -> Extent:
         return extent(connection, self.bundle.real_path.stat().st_size, _size_of(self.bundle.wal_path))
+
+
+def _share(connection: apsw.Connection, readings: float) -> Callable[[], float]:
+    """Return what tells how much is done of something that reads every page in use so many times, 0 to 1."""
+    pages, free = (int(str(connection.pragma(name))) for name in ("page_count", "freelist_count"))
+    read = partial(connection.status, apsw.SQLITE_DBSTATUS_CACHE_MISS, False)
+    before = read()[0]
+    return lambda: min((read()[0] - before) / (readings * max(pages - free, 1)), 1.0)
 
 
 def _size_of(file: Path) -> int:

@@ -245,6 +245,12 @@ class Journal:
                 None if row.get("file") is None else FileChange.from_json(row["file"]),
             )
 
+    def count(self, run: str, *, states: Sequence[str]) -> int:
+        """How many changesets of a run are in one of the states."""
+        marks = ", ".join("?" for _ in states)
+        sql = f"SELECT count(*) FROM changesets WHERE run = ? AND state IN ({marks})"
+        return int(self._database.execute(sql, [run, *states]).fetchone()[0])
+
     def receipts(self, run: str) -> Iterator[Receipt]:
         """What a run did, row by row, in order; rows of changesets that never came to be are left out."""
         for row in self._database.query(

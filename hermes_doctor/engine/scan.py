@@ -20,12 +20,13 @@ from hermes_doctor.host.bundle import Bundle, Condition, StoreProblem
 from hermes_doctor.host.holders import Holder
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.settings import NO_SETTINGS, read_settings
+from hermes_doctor.store.cells import quote
 
 if TYPE_CHECKING:
     from hermes_doctor.engine.memory import Memory
     from hermes_doctor.engine.since_last import SinceLast
     from hermes_doctor.store.opening import OpenStore
-    from hermes_doctor.store.reader import Reader
+    from hermes_doctor.store.shape import Table
     from hermes_doctor.store.view import StoreView
 
 #: How often a store is read anew when somebody opened it for writing while we relied on nobody doing so.
@@ -36,7 +37,8 @@ _DAMAGED_THERE = "the file is damaged where this check reads"
 #: Rows that are asked about in one statement when findings are confirmed.
 _CONFIRM_AT_ONCE = 100
 
-#: Called with the store's path, a short name of the step, and the share done (0 to 1, None: not known).
+#: Called with the store's path, the step in words for a person, and the share of it that is done (0 to 1, None: not
+#: known), often: it has to be quick. What it raises ends the work, as Ctrl-C would.
 Progress = Callable[[Path, str, float | None], None]
 
 #: Called once everything is found, while the store is still open: for what else is to be read at that moment.
@@ -193,6 +195,8 @@ def scan_store(
 
     started = time.monotonic()
     scan = StoreScan(ref)
+    if progress is not None:
+        progress(ref.path, "opening", None)
     try:
         for tries_left in range(_TRIES, 0, -1):
             store = open_without_trace(ref.path)
@@ -299,8 +303,8 @@ def _examine(
                     scan.sessions = reader.count(shape.tables.get("sessions"))
                 with _past_damage(view.damage):
                     scan.messages = reader.count(shape.tables.get("messages"))
-                _report_ranges(reader, scan, progress)
-                for finding in _find(checks, view, results, scan.since_last):
+                told = _Told(scan, view, progress)
+                for finding in _find(checks, view, results, scan.since_last, told):
                     scan.findings.add(finding)
                     results[finding.check].note(finding)
                     condemned += [finding] if results[finding.check].check.condemns(finding) else []
@@ -371,7 +375,11 @@ def _past_damage(damage: list[Exception]) -> Iterator[None]:
 
 
 def _find(
-    checks: Sequence[Check], view: StoreView, results: dict[str, CheckResult], since_last: SinceLast | None
+    checks: Sequence[Check],
+    view: StoreView,
+    results: dict[str, CheckResult],
+    since_last: SinceLast | None,
+    told: _Told,
 ) -> Iterator[Finding]:
     """Give what all checks find: one pass over each table for the row rules, then the rules over relations."""
     import apsw
@@ -400,8 +408,10 @@ def _find(
 
     for laid_over in passes:
         with next_piece():
+            told.reads(laid_over.table)
             yield from run_pass(laid_over, view, failed, sifting)
-    for _check, rule in related:
+    for place, (check, rule) in enumerate(related, start=1):
+        told.looks(f"{check.name} ({place} of {len(related)})")
         with next_piece():
             yield from rule.find(view, None)
 
@@ -469,15 +479,46 @@ def _ask_again(check: Check, findings: Sequence[Finding], view: StoreView) -> li
         return list(find_again(check, findings, view))
 
 
-def _report_ranges(reader: Reader, scan: StoreScan, progress: Progress | None) -> None:
-    total = scan.messages or 1
+class _Told:
+    """Tells how far a scan is, and notes the last message that it came to."""
 
-    def report(key: int) -> None:
-        scan.reached = max(0, min(key, total))
-        if progress is not None:
-            progress(scan.ref.path, "reading", scan.reached / total)
+    def __init__(self, scan: StoreScan, view: StoreView, progress: Progress | None) -> None:
+        self._scan = scan
+        self._view = view
+        self._progress = progress
 
-    reader.on_range = report
+    def reads(self, table: Table) -> None:
+        """Tell that a table is read from its first row to its last. Raises apsw.Error where it cannot be asked."""
+        reader = self._view.reader
+        ends = (None, None)
+        if table.rowid is not None:
+            first, last = (
+                reader.value(f"SELECT {end}({table.rowid}) FROM {quote(table.name)}") for end in ("min", "max")
+            )
+            ends = first, last
+        messages = table.name.lower() == "messages"
+        step = f"reading {table.name}"
+
+        def on_range(key: int) -> None:
+            if messages:
+                self._scan.reached = max(0, min(key, self._scan.messages or 1))
+            first, last = ends
+            share = (key - first + 1) / (last - first + 1) if isinstance(first, int) and isinstance(last, int) else None
+            self._tell(step, share)
+
+        reader.on_range = on_range
+        self._tell(step, None if ends[0] is None else 0.0)
+
+    def looks(self, what: str) -> None:
+        """Tell which rule over relations is at work; some can tell how far they are."""
+        step = f"checking {what}"
+        self._view.reader.on_range = None
+        self._view.reader.on_share = lambda share: self._tell(step, share)
+        self._tell(step, None)
+
+    def _tell(self, step: str, share: float | None) -> None:
+        if self._progress is not None:
+            self._progress(self._scan.ref.path, step, share)
 
 
 def _is_the_machines(error: Exception) -> bool:

@@ -16,7 +16,7 @@ import enum
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from hermes_doctor.engine.links import left_dangling, newly_dangling
 from hermes_doctor.engine.model import FILES, ExitCode
 from hermes_doctor.engine.pacing import Pacing
 from hermes_doctor.engine.plan import Outcome
-from hermes_doctor.engine.scan import ScanOptions, StoreScan, scan_store
+from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
 from hermes_doctor.engine.settle import settle_pending
 from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.stopping import Stop
@@ -102,12 +102,14 @@ class StoreUndo:
         self.changes.close()
 
 
-def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, stop: Stop) -> StoreUndo:
+def undo_store(
+    ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, stop: Stop, progress: Progress | None = None
+) -> StoreUndo:
     """Take one run back, or say what that would do.
 
     Never raises for what stands in the way: the outcome, the exit code and the reason say it.
     """
-    scan = scan_store(ref, (), options)
+    scan = scan_store(ref, (), options, progress)
     undo = StoreUndo(ref, scan, run.run, applied=apply)
     code = scan.exit_code(None)
     if code is not ExitCode.CLEAN:
@@ -123,7 +125,7 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
     try:
         if not apply:
             undo.would_be_refused = stands.reason if stands else None
-            _plan(undo, ref, run)
+            _plan(undo, ref, run, progress)
             return undo
         if stands is not None:
             undo.outcome, undo.exit_code, undo.reason = "refused", stands.code, stands.reason
@@ -134,7 +136,7 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
             journal = opened.enter_context(Journal(folder))
             reach(Step.UNDO_LOCKED)
             undo.journal = journal.path
-            _work(undo, run, journal, options, stop)
+            _work(undo, run, journal, options, stop, progress)
     except LockTakenError as taken:
         undo.outcome, undo.exit_code = "refused", ExitCode.BUSY
         undo.reason = busy(taken.holder)
@@ -153,7 +155,15 @@ def undo_store(ref: StoreRef, run: Run, options: ScanOptions, *, apply: bool, st
     return undo
 
 
-def _plan(undo: StoreUndo, ref: StoreRef, run: Run) -> None:
+def _told(entries: Iterable[Entry], count: int, path: Path, step: str, progress: Progress | None) -> Iterator[Entry]:
+    """Give the entries, and tell before each how far it is."""
+    for place, entry in enumerate(entries):
+        if progress is not None:
+            progress(path, step, min(place / max(count, 1), 1.0))
+        yield entry
+
+
+def _plan(undo: StoreUndo, ref: StoreRef, run: Run, progress: Progress | None) -> None:
     """Look, without writing, at what could be restored."""
     from hermes_doctor.store.opening import open_without_trace
     from hermes_doctor.store.shape import read_shape
@@ -173,7 +183,9 @@ def _plan(undo: StoreUndo, ref: StoreRef, run: Run) -> None:
             for entry in journal.entries(undo.run, states=states):
                 for change in _rows(entry):
                     would_be.foresee(change)
-            for entry in journal.entries(undo.run, states=states):
+            count = journal.count(undo.run, states=states)
+            entries = journal.entries(undo.run, states=states)
+            for entry in _told(entries, count, ref.path, "comparing the rows", progress):
                 _plan_entry(undo, entry, shape, would_be)
     if undo.count(PLANNED):
         undo.outcome, undo.exit_code = "planned", ExitCode.FINDINGS
@@ -252,7 +264,9 @@ def _leave_all(undo: StoreUndo, journal: Journal) -> None:
     undo.reason = "this is not the store that the run changed: move that one to this place, then try again"
 
 
-def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, stop: Stop) -> None:
+def _work(
+    undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, stop: Stop, progress: Progress | None
+) -> None:
     pacing = Pacing()
     with open_writer(undo.scan, journal, options) as writer:
         if not is_the_same(run.identity, writer.connection, writer.view.shape, writer.bundle):
@@ -264,7 +278,9 @@ def _work(undo: StoreUndo, run: Run, journal: Journal, options: ScanOptions, sto
         settle_pending(writer)
         match_trigrams(writer.connection, writer.view.shape)
         looked_at = float("-inf")
-        for entry in journal.entries(undo.run, states=[APPLIED, UNKNOWN]):
+        count = journal.count(undo.run, states=[APPLIED, UNKNOWN])
+        entries = journal.entries(undo.run, states=[APPLIED, UNKNOWN])
+        for entry in _told(entries, count, undo.ref.path, "taking back", progress):
             if time.monotonic() - looked_at >= LOOK_EVERY:
                 others = writer.others()
                 looked_at = time.monotonic()

@@ -46,6 +46,8 @@ _LINES = 1000
 #: How much longer all of a check takes for each page than the reading of tree after tree (measured on stores of
 #: 300 MB): rows are read once more, and each is looked up in each index.
 _WHOLE_FACTOR = 4
+#: Steps of SQLite between two words about how far it is.
+_STEPS_TOLD = 1000
 #: Pages that are kept in memory while all of a file is looked at, in KiB: rows are looked up in every index.
 _CACHE_KIB = 65536
 
@@ -115,7 +117,8 @@ def _whole(
     view: StoreView, connection: apsw.Connection, trees: Sequence[Tree], pages: int, seconds: float | None
 ) -> Examination:
     """Ask about the file as a whole, and about each table where there is something to say or time was up."""
-    answer = ask(connection, _LINES, stop=_stop(view, seconds))
+    with _telling(view, connection, pages):
+        answer = ask(connection, _LINES, stop=_stop(view, seconds))
     if answer.finished and not answer.problems:
         return Examination(Damage(), pages, pages, whole=True)
     by_table: dict[str, Sequence[Problem]] = {}
@@ -137,6 +140,28 @@ def _whole(
         )
     damage = judge(trees, by_table, answer.problems if answer.finished else ())
     return Examination(damage, pages, pages, whole=not unverified, unverified=tuple(unverified))
+
+
+@contextmanager
+def _telling(view: StoreView, connection: apsw.Connection, pages: int) -> Iterator[None]:
+    """Tell how far SQLite's check of the whole file is: it reads each page twice, tree after tree, then by the rows."""
+    told = view.reader.on_share
+    if told is None:
+        yield
+        return
+    read = partial(connection.status, apsw.SQLITE_DBSTATUS_CACHE_MISS, False)
+    before = read()[0]
+
+    def tell() -> bool:
+        told(min((read()[0] - before) / (2 * max(pages, 1)), 1.0))
+        return False
+
+    mark = object()
+    connection.set_progress_handler(tell, _STEPS_TOLD, id=mark)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None, id=mark)
 
 
 def _rows_one_by_one(view: StoreView, tree: Tree) -> Answer:

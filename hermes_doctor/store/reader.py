@@ -65,7 +65,8 @@ class Reader:
     somebody else wrote to the store between two slices or snapshots: what was read then is of different moments,
     and findings need to be confirmed. ``threads``: how many may read at once, each by a connection that ``another``
     gives (to be closed by whoever gave it). ``undisturbed``: whether it is proven that nobody has written so far.
-    ``deadline``: when to stop with `TimeIsUp`, by the monotonic clock in seconds.
+    ``deadline``: when to stop with `TimeIsUp`, by the monotonic clock in seconds. ``on_range`` is told the last rowid
+    of each range that was read; ``on_share`` how much of a long piece of work is done, 0 to 1, by whoever does one.
     """
 
     connection: apsw.Connection
@@ -74,6 +75,7 @@ class Reader:
     rests: bool = True
     moved: bool = False
     on_range: Callable[[int], None] | None = None
+    on_share: Callable[[float], None] | None = None
     threads: int = 1
     another: Callable[[], apsw.Connection] | None = None
     undisturbed: Callable[[], bool] = _unknown

@@ -27,7 +27,7 @@ from hermes_doctor.engine.plan import StoreFix
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import doctor_lock
 from tests.cli.changing import contents, journal_of, many_zombies, superseded_chat, value
-from tests.cli.support import doctor, environment, listing, start, valid
+from tests.cli.support import doctor, listing, start, valid
 
 ZOMBIES = "SELECT count(*) FROM sessions WHERE ended_at IS NULL AND id LIKE 'zombie_%'"
 
@@ -555,20 +555,6 @@ def test_a_plan_is_broken_off_at_once(tmp_path: Path, damaged: Path) -> None:
     assert (process.returncode, document["outcome"], document["databases"]) == (7, "stopped", [])
     assert document["not_reached"] == [str(damaged)]
     assert len(stderr.splitlines()) == 1
-
-
-def test_progress_is_for_terminals_only(tmp_path: Path, damaged: Path) -> None:
-    leading, following = os.openpty()
-    try:
-        process = start(tmp_path, "fix", damaged, "--apply", env=environment(tmp_path, TERM="xterm"), stderr=following)
-        process.communicate(timeout=60)
-        os.set_blocking(leading, False)
-        seen = os.read(leading, 100_000).decode()
-    finally:
-        os.close(leading)
-        os.close(following)
-    assert "~/damaged/state.db  " in seen
-    assert seen.endswith("\r")
 
 
 def test_the_host_is_meant_without_a_target(tmp_path: Path, damaged: Path) -> None:

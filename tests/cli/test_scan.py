@@ -511,32 +511,6 @@ def test_a_stop_while_the_document_is_written_leaves_half_of_one(tmp_path: Path,
         json.loads(stdout)
 
 
-def _seen_on_terminal(folder: Path, *arguments: str | Path) -> tuple[str, int | None]:
-    """What standard error shows where it is a terminal, and the exit code; standard output is a pipe."""
-    leading, following = os.openpty()
-    try:
-        process = start(folder, *arguments, env=environment(folder, TERM="xterm"), stdin=following, stderr=following)
-        process.communicate(timeout=60)
-        os.set_blocking(leading, False)
-        try:
-            return os.read(leading, 100_000).decode(), process.returncode
-        except BlockingIOError:
-            return "", process.returncode
-    finally:
-        os.close(leading)
-        os.close(following)
-
-
-def test_progress_is_for_terminals_only(tmp_path: Path, damaged: Path) -> None:
-    seen, code = _seen_on_terminal(tmp_path, "scan", damaged)
-    assert code == 1
-    assert "~/damaged/state.db  reading" in seen
-    assert seen.endswith("\r")
-    assert _seen_on_terminal(tmp_path, "scan", damaged, "--no-progress") == ("", 1)
-    assert _seen_on_terminal(tmp_path, "scan", damaged, "--quiet") == ("", 1)
-    assert doctor(tmp_path, "scan", damaged).stderr == ""
-
-
 def test_since_last_reads_what_is_new_and_says_so(tmp_path: Path, damaged: Path) -> None:
     full = valid(doctor(tmp_path, "scan", damaged, "--json").stdout, "scan")
     first = doctor(tmp_path, "scan", "--since-last", damaged)
