@@ -19,6 +19,7 @@ SCAN = {
     "table": ("hermes_doctor.report.table", "ScanTable"),
     "json": ("hermes_doctor.report.json", "ScanJson"),
     "ndjson": ("hermes_doctor.report.ndjson", "ScanLines"),
+    "markdown": ("hermes_doctor.report.markdown", "ScanMarkdown"),
     "junit": ("hermes_doctor.report.junit", "ScanJunit"),
     "prometheus": ("hermes_doctor.report.prometheus", "ScanMetrics"),
 }

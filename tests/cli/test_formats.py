@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import cmarkgfm
 import pytest
 import xmlschema
 from prometheus_client.parser import text_string_to_metric_families
@@ -75,6 +76,23 @@ def test_a_junit_report_says_of_each_check_and_store_what_the_document_does(tmp_
             for check in database["checks"]
         }
         assert (worst == set()) is (database["condition"] != "readable")
+
+
+def test_a_page_in_markdown_counts_as_the_document_does(tmp_path: Path, damaged: Path) -> None:
+    done = doctor(tmp_path, "scan", damaged, "--format", "markdown", "--limit", "1")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("# doctor scan, ")
+    [database] = as_json(tmp_path, damaged)["databases"]
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")][1:]
+    assert {row[0]: [int(cell) for cell in row[2:5]] for row in rows} == {
+        check["check"]: [check["count"], check["safe"], check["count"] - check["safe"]]
+        for check in database["checks"]
+        if check["count"]
+    }
+    assert sum(line.startswith("- `") for line in done.stdout.splitlines()) == len(rows)
+    assert "\n## `~/damaged/state.db`\n" in done.stdout
+    html = cmarkgfm.github_flavored_markdown_to_html(done.stdout)
+    assert (html.count("<table>"), html.count("<h1>"), html.count("<h2>"), html.count("<h3>")) == (1, 1, 1, len(rows))
 
 
 def test_lines_to_a_reader_who_has_seen_enough(tmp_path: Path, damaged: Path) -> None:
