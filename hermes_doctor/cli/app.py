@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": "hermes_doctor.cli.demo:demo",
     "config": "hermes_doctor.cli.config:config",
     "completion": "hermes_doctor.cli.completion:completion",
+    "manual": "hermes_doctor.cli.manual:manual",
 }
 
 

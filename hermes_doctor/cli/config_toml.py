@@ -20,6 +20,9 @@ from hermes_doctor.report.words import short_path, visible
 
 _FOLDER = "hermes-state-doctor"
 
+#: What no file may say, of whichever command.
+_ONLY_TYPED = ("apply", "unsafe", "yes", "live")
+
 
 class ConfigError(click.UsageError):
     """A mistake in the file: one line, which names the file and the place in it."""
@@ -99,7 +102,7 @@ def _of_command(path: Path, context: click.Context, table: Mapping[str, Any], wo
     result: dict[str, Any] = {}
     for key, value in table.items():
         option = options.get(key)
-        if isinstance(option, TypedOnly):
+        if isinstance(option, TypedOnly) or (option is not None and key in _ONLY_TYPED):
             raise _wrong(path, words, key, f"cannot be set: --{key} is only ever typed")
         if option is None:
             known = [name for name, each in options.items() if not isinstance(each, TypedOnly)]
