@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import socket
 import subprocess
+import tempfile
+import urllib.request
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,8 +21,9 @@ import pytest
 import xmlschema
 from prometheus_client.parser import text_string_to_metric_families
 
+from hermes_doctor.demo.home import make_demo_home
 from hermes_doctor.report.formats import COMMON, SCAN
-from tests.cli.support import MODULE, doctor, environment, valid
+from tests.cli.support import MODULE, ROOT, doctor, environment, valid
 from tests.debian import debian_program
 
 
@@ -149,3 +157,71 @@ def test_figures_of_a_scan_that_failed_leave_the_old_ones(tmp_path: Path, damage
     done = doctor(tmp_path, "scan", damaged, "--format", "prometheus", "--check", "xyzzy", "--output", file)
     assert done.returncode == 2
     assert file.read_text() == "of yesterday"
+
+
+@contextmanager
+def collected(folder: Path) -> Iterator[str]:
+    """What the real node_exporter, run by another user, says of the files in a folder."""
+    exporter = debian_program("prometheus-node-exporter")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [exporter, "--collector.disable-defaults", "--collector.textfile", "--web.listen-address", address]
+    process = subprocess.Popen(
+        [*command, f"--collector.textfile.directory={folder}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        user=65534 if os.geteuid() == 0 else None,
+    )
+    try:
+        assert process.stderr is not None
+        # It says so when it listens.
+        for said in process.stderr:
+            if "Listening" in said or "TLS is disabled" in said:
+                break
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            yield answer.read().decode("utf-8")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_real_collector_reads_the_file(tmp_path: Path, damaged: Path) -> None:
+    # The collector's user may not look into the test's own folder.
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        doctor(tmp_path, "scan", damaged, "--format", "prometheus", "--output", folder / "doctor.prom")
+        with collected(folder) as text:
+            assert "node_textfile_scrape_error 0\n" in text
+            samples = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+            ours = text_string_to_metric_families((folder / "doctor.prom").read_text("utf-8"))
+            assert {sample.name for family in ours for sample in family.samples} < samples
+
+
+def readme_shows() -> Iterator[tuple[str, list[str]]]:
+    """The last command and the lines of each example of the README that shows a report."""
+    text = (ROOT / "README.md").read_text("utf-8").partition("\n## Reports for programs\n")[2]
+    for block in re.findall(r"```console\n(.*?)```", text.partition("\n## Beside")[0], re.DOTALL):
+        command = re.findall(r"^\$ (doctor .*)", block, re.MULTILINE)[0]
+        yield command, [line for line in block.splitlines() if line[:1] not in ("$", "…")]
+
+
+def alike(text: str, home: Path) -> str:
+    """The text without what differs from run to run."""
+    text = text.replace(str(home), "/home/me")
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d|(?<=time=\")[\d.]+|(?<=_seconds )[\d.]+", "…", text)
+
+
+@pytest.mark.parametrize("name", ["ndjson", "markdown", "junit", "prometheus"])
+def test_the_readme_shows_what_is_printed(tmp_path: Path, name: str) -> None:
+    make_demo_home(tmp_path / ".hermes")
+    [(command, shown)] = [example for example in readme_shows() if f"--format {name}" in example[0]]
+    words = command.partition(" |")[0].partition(" --output")[0].split()
+    done = doctor(tmp_path, *words[1:])
+    printed = alike(done.stdout, tmp_path).splitlines()
+    if name == "ndjson":
+        found = [line for line in map(json.loads, done.stdout.splitlines()) if line["type"] == "finding"]
+        printed = [f"{line['check']}\t{line['key']}" for line in found[:2]]
+    assert shown
+    assert [line for line in alike("\n".join(shown), tmp_path).splitlines() if line not in printed] == []
