@@ -83,7 +83,7 @@ _OUTPUT = click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the result to this file (mode 0600) instead of standard output.",
+    help="Write the result to this file instead of standard output (mode 0600; prometheus: 0644).",
 )
 _COLOR = click.option(
     "--color",
@@ -195,7 +195,7 @@ def _output_options(command: Command, formats: Sequence[str]) -> Command:
             default=3,
             show_default=True,
             metavar="N",
-            help="Examples for each check in tables. JSON has all.",
+            help="Examples for each check. JSON has all.",
         ),
         click.option("--quiet", is_flag=True, help="Say only what is wrong."),
         click.option(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import apsw
 import cmarkgfm
 import pytest
 import xmlschema
@@ -37,6 +38,30 @@ def test_each_format_is_named_in_the_help_and_has_its_module(tmp_path: Path, dam
     assert (done.returncode, done.stderr) == (1, "")
     assert "open-zombies" in done.stdout
     assert name in doctor(tmp_path, "scan", "--help").stdout
+
+
+@pytest.mark.parametrize("name", SCAN)
+def test_nothing_private_is_told_and_what_acts_is_made_visible(tmp_path: Path, damaged: Path, name: str) -> None:
+    connection = apsw.Connection(str(damaged))
+    connection.execute("UPDATE messages SET content = 'topsecret'")
+    connection.execute("UPDATE sessions SET title = 'topsecret ' || id WHERE title IS NOT NULL")
+    connection.execute("UPDATE sessions SET id = ? WHERE id = 'empty-1'", ["odd\x1b[31m\u202e\x07<b>]]>&|`*x"])
+    connection.close()
+    folder = damaged.parent.rename(tmp_path / 'red\x1b[31m \u202e<b>"&')
+    done = doctor(tmp_path, "scan", folder, "--limit", "99", "--format", name)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "topsecret" not in done.stdout
+    assert all(line.isprintable() for line in done.stdout.replace("\t", "").splitlines())
+    if name == "junit":
+        assert "odd\\x1b[31m\\u202e\\x07<b>]]>&|`*x" in "".join(ElementTree.fromstring(done.stdout).itertext())
+    elif name == "markdown":
+        assert "``odd\\x1b[31m\\u202e\\x07<b>]]>&|`*x``" in done.stdout
+    elif name == "ndjson":
+        keys = [line.get("key") for line in map(json.loads, done.stdout.splitlines())]
+        assert "odd\x1b[31m\u202e\x07<b>]]>&|`*x" in keys
+    elif name == "prometheus":
+        [family] = [f for f in text_string_to_metric_families(done.stdout) if f.name.endswith("_size_bytes")]
+        assert family.samples[0].labels["store"] == f'{tmp_path}/red\\x1b[31m \\u202e<b>"&/state.db'
 
 
 @pytest.mark.parametrize("command", [["scan"], ["fix"], ["compact"], ["undo", "RUN"], ["checks"]], ids=" ".join)
