@@ -138,7 +138,7 @@ def _scan_all(
             reporter.store(result)
     code = worst(codes)
     next_commands = [fix_command] if mendable else []
-    next_commands += [f"doctor explain {faults[0]}"] if faults else []
+    next_commands += [f"doctor explain {faults[0]} (what it means, and how it is mended)"] if faults else []
     reporter.end(RunEnd(time.monotonic() - started, code, [ref.path for ref in waiting], next_commands))
     return code
 
