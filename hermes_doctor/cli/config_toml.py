@@ -59,9 +59,13 @@ def defaults(context: click.Context) -> dict[str, Any]:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        path.lstat()
+        owner = path.stat().st_uid
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         # Where this user may not even look there is nothing of theirs: HOME can be somebody else's.
+        return {}
+    if os.name == "posix" and owner not in (0, os.geteuid()):
+        # sudo can leave HOME as it was, and what is set there may name files to write and commands to run.
+        click.echo(f"doctor: {short_path(path)} is left alone: it belongs to another user.", err=True)
         return {}
     # Here, and not with the others: most have no such file.
     import tomllib

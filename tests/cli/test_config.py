@@ -169,6 +169,19 @@ def test_a_folder_that_one_may_not_look_into_holds_none_of_ones_settings(monkeyp
             os.seteuid(0)
 
 
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_users_settings_are_not_roots(written: Path) -> None:
+    written.write_text("[checks]\njson = true\n")
+    os.chown(written, 65534, 65534)
+    result = run("checks")
+    assert result.stdout.startswith("check ")
+    assert result.stderr == (
+        "doctor: ~/xdg/hermes-state-doctor/config.toml is left alone: it belongs to another user.\n"
+    )
+    os.chown(written, 0, 0)
+    assert run("checks").stdout.startswith("{")
+
+
 def test_show_tells_what_is_set_and_by_what(written: Path) -> None:
     written.write_text('[scan]\nfail-on = "error"\nskip = ["weights", "bloat"]\n')
     environment: dict[str, str | None] = {"HERMES_DOCTOR_FIX_IDLE": "24h", "HERMES_DOCTOR_SCAN_FAIL_ON": "info"}
