@@ -30,7 +30,10 @@ def _installed(package: str) -> bool:
     with FileLock(Path(tempfile.gettempdir()) / "doctor-tests-apt.lock"):
         for command in (["apt-get", "install"], ["apt-get", "update"], ["apt-get", "install"]):
             words = [*command, "-qq", *(["-y", "--no-install-recommends", package] if command[1] == "install" else [])]
-            done = subprocess.run(words, env=quiet, capture_output=True, check=False, timeout=240)
+            try:
+                done = subprocess.run(words, env=quiet, capture_output=True, check=False, timeout=90)
+            except subprocess.TimeoutExpired:
+                return False
             if command[1] == "install" and done.returncode == 0:
                 return True
     return False
