@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from hermes_doctor.cli.types import CheckName, Duration
-from hermes_doctor.report.formats import COMMON
+from hermes_doctor.report.formats import COMMON, FOR_OTHERS
 
 if TYPE_CHECKING:
     from hermes_doctor.report.progress import ProgressDisplay
@@ -79,12 +79,15 @@ class Output(NamedTuple):
         return ProgressDisplay(sys.stderr, style)
 
 
-_OUTPUT = click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the result to this file instead of standard output (mode 0600; prometheus: 0644).",
-)
+def _output_option(mode: str = "mode 0600") -> Callable[[Command], Command]:
+    return click.option(
+        "--output",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"Write the result to this file ({mode}) instead of standard output.",
+    )
+
+
 _COLOR = click.option(
     "--color",
     type=click.Choice(["auto", "always", "never"]),
@@ -188,7 +191,7 @@ def _output_options(command: Command, formats: Sequence[str]) -> Command:
         gather,
         click.option("--format", type=click.Choice(formats), default="table", show_default=True, help="The format."),
         click.option("--json", is_flag=True, help="Short for --format json."),
-        _OUTPUT,
+        _output_option(", ".join(["mode 0600", *(f"{name} 0644" for name in formats if name in FOR_OTHERS)])),
         click.option(
             "--limit",
             type=click.IntRange(min=0),
@@ -217,7 +220,7 @@ def page_options(command: Command) -> Command:
     def gather(*args: Any, output: Path | None, color: str, **rest: Any) -> Any:
         return command(*args, output=Output(file=output, color=color), **rest)
 
-    return _with(gather, _OUTPUT, _COLOR)
+    return _with(gather, _output_option(), _COLOR)
 
 
 def _format(named: str, as_json: bool) -> str:
