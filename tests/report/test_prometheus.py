@@ -6,6 +6,7 @@ import io
 import subprocess
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -92,7 +93,13 @@ def test_what_a_store_comes_to() -> None:
 
 
 def test_what_is_not_known_has_no_sample() -> None:
-    nothing = {"schema_version": None, "bytes": None, "sessions": None, "messages": None, "held": "unknown"}
+    nothing: dict[str, Any] = {
+        "schema_version": None,
+        "bytes": None,
+        "sessions": None,
+        "messages": None,
+        "held": "unknown",
+    }
     scan = make_scan(condition=Condition.MISSING, reason="it is not there", **nothing)
     scan.checks[0].skip("the store was not read")
     samples = read(text_of(scan, code=ExitCode.DAMAGED))
