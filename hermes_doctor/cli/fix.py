@@ -189,8 +189,7 @@ class Job:
             with contextlib.closing(result):
                 ended.append((result.exit_code, result.outcome))
                 if result.run is not None:
-                    noted = self._note(result)
-                    runs.append([result.run] if noted else [result.run, str(result.ref.path)])
+                    runs.append([result.run] if result.noted else [result.run, str(result.ref.path)])
                 unsafe_waits = unsafe_waits or _waits_for_unsafe(result)
                 reporter.store(result)
                 if self.told is not None:
@@ -205,13 +204,16 @@ class Job:
 
     def may_do_what_is_unsafe(self) -> bool:
         """Ask whether what is not safe in every case is to be done; True where there is nothing of it."""
+        from hermes_doctor import api
         from hermes_doctor.engine.model import Safety
-        from hermes_doctor.engine.scan import scan_store
 
         counts: Counter[str] = Counter()
+        names = [check.name for check in self.chosen.checks]
         for ref in self.refs:
-            with scan_store(ref, self.chosen.checks, self.options).findings as findings:
-                counts.update(each.check for each in findings if each.fix is Safety.UNSAFE)
+            with self.output.show_progress() as progress:
+                found = api.scan(ref, checks=names, options=self.options, progress=progress)
+            with found:
+                counts.update(each.check for each in found.findings if each.fix is Safety.UNSAFE)
         if not counts:
             return True
         told = ", ".join(f"{check} {count:,}" for check, count in counts.items())
@@ -234,35 +236,22 @@ class Job:
 
     def _one(self, ref: StoreRef, stop: Stop) -> StoreFix:
         """Plan or mend one store; what the doctor itself got wrong with it fails it, and the others go on."""
+        from hermes_doctor import api
         from hermes_doctor.cli.failures import describe
-        from hermes_doctor.engine.apply import apply_store
-        from hermes_doctor.engine.plan import StoreFix, plan_store
+        from hermes_doctor.engine.plan import StoreFix
         from hermes_doctor.engine.scan import StoreScan
 
         try:
             with self.output.show_progress() as progress:
-                do = partial(apply_store, stop=stop) if self.applies else plan_store
+                do = partial(api.apply, stop=stop, index=self.index) if self.applies else api.plan
                 chosen = self.chosen_of.get(ref.path, self.chosen)
-                return do(ref, chosen, self.options, backup=self.backup, live=self.live, progress=progress)
+                return do(
+                    ref, chosen=chosen, options=self.options, backup=self.backup, live=self.live, progress=progress
+                )
         except Exception as error:
             failed = StoreFix(ref, StoreScan(ref), applied=self.applies)
             failed.fail(describe(error))
             return failed
-
-    def _note(self, result: StoreFix) -> bool:
-        """Put the store's runs into the index, so that they are found from anywhere; return whether that worked."""
-        import sqlite3
-
-        from hermes_doctor.engine.journal import Journal
-
-        try:
-            journal = Journal.beside(result.ref.path)
-            if journal is None:
-                return False
-            with journal:
-                return self.index.note(result.ref.path, journal.runs())
-        except (OSError, sqlite3.Error):
-            return False
 
     def _next(
         self, outcome: Outcome, runs: Sequence[Sequence[str]], again: Sequence[str], *, unsafe_waits: bool

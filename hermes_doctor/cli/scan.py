@@ -145,25 +145,17 @@ def _scan_all(
 
 def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, progress: ProgressDisplay) -> StoreScan:
     """Scan one store; what the doctor itself got wrong with it fails all of its checks, and the others still run."""
-    from hermes_doctor.catalogue import catalogue
+    from hermes_doctor import api
     from hermes_doctor.cli.failures import describe
-    from hermes_doctor.engine.model import ExitCode
-    from hermes_doctor.engine.scan import CheckResult, StoreScan, scan_store
+    from hermes_doctor.engine.scan import CheckResult, StoreScan
 
+    names = [check.name for check in chosen]
     try:
-        result = scan_store(ref, chosen, options, progress)
+        return api.scan(ref, checks=names, options=options, progress=progress)
     except Exception as error:
-        result = StoreScan(ref, checks=[CheckResult(check, "failed", describe(error)) for check in chosen])
-    if result.reason and result.exit_code(None) == ExitCode.DAMAGED:
-        result.next_step = result.next_step or "name another state.db, or a Hermes home"
-    ran = {each.check.name: each for each in result.checks}
-    names = {check.name for check in chosen}
-    result.checks = [
-        ran.get(check.name)
-        or CheckResult(check, "skipped", "the store was not read" if check.name in names else "not chosen")
-        for check in catalogue().checks
-    ]
-    return result
+        failed = StoreScan(ref, checks=[CheckResult(check, "failed", describe(error)) for check in chosen])
+        api.complete(failed, chosen)
+        return failed
 
 
 def _reporter(output: Output, stream: TextIO) -> ScanReporter:

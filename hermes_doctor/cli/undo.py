@@ -68,15 +68,14 @@ def undo(context: click.Context, run: str, target: Path | None, apply: bool, out
 def _undo(
     ref: StoreRef, past: PastRun, applies: bool, output: Output, stream: TextIO, again: str, newer: Sequence[str]
 ) -> ExitCode:
-    from hermes_doctor.engine.scan import ScanOptions
-    from hermes_doctor.engine.undo import undo_store
+    from hermes_doctor import api
     from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
     from hermes_doctor.store.library import library
 
     started = time.monotonic()
     reporter = _reporter(past, output, stream)
     with stoppable(applies) as stop, output.show_progress() as progress:
-        result = undo_store(ref, past.run, ScanOptions(), apply=applies, stop=stop, progress=progress)
+        result = api.undo(ref, past.run, apply=applies, stop=stop, progress=progress)
     if stop:
         finish_undisturbed()
     with contextlib.closing(result):

@@ -20,6 +20,20 @@ OtherT = TypeVar("OtherT")
 _IN_MEMORY = 4 << 20
 
 
+class Closing:
+    """What holds temporary files until it is closed; a context manager."""
+
+    def close(self) -> None:
+        """Let the temporary files go."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
 class Pile(Generic[HeldT]):
     """Things in the order in which they were added; may be gone through any number of times, also at once."""
 

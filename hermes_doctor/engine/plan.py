@@ -11,6 +11,7 @@ from typing import Literal
 from hermes_doctor.engine.backup import AUTO_BYTES, BackupMode, will_back_up
 from hermes_doctor.engine.became import Changes
 from hermes_doctor.engine.cure import Fix, Phase
+from hermes_doctor.engine.findings import Closing
 from hermes_doctor.engine.gates import Planned, clock_doubt, refusal
 from hermes_doctor.engine.halts import unreadable_journal
 from hermes_doctor.engine.journal import FILE, Journal, folder_of
@@ -135,13 +136,14 @@ def forecast_backup(scan: StoreScan, mode: BackupMode) -> BackupForecast:
 
 
 @dataclass
-class StoreFix:
+class StoreFix(Closing):
     """What a plan, or the work of it, came to on one store.
 
     ``left``: findings that what was chosen could still mend. ``still_found``: all that the last look found, whatever
     could be done about it. ``mending_seconds``: what all transactions took, with finding their rows anew. ``live``: the
     work is done beside a living hermes; ``left_to_hermes``: findings that are not to be mended as long as it lives, or
-    uses their session. ``clock_doubt``: why nothing was done that goes by the clock. ``backup_forecast`` and
+    uses their session. ``noted``: the run is found from anywhere, without its store being named.
+    ``clock_doubt``: why nothing was done that goes by the clock. ``backup_forecast`` and
     ``prune_forecast`` are None where nothing would be changed.
     """
 
@@ -166,6 +168,7 @@ class StoreFix:
     live: bool = False
     outcome: Outcome = "nothing-to-do"
     exit_code: ExitCode = ExitCode.CLEAN
+    noted: bool = False
 
     def count(self, *states: str) -> int:
         """How many changes are in one of the states."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hermes_doctor.engine.defects import defect
-from hermes_doctor.engine.findings import Findings
+from hermes_doctor.engine.findings import Closing, Findings
 from hermes_doctor.engine.model import Bucket, Check, ExitCode, Finding, Severity, has_table
 from hermes_doctor.engine.rows import find_again, relations, row_passes, run_pass
 from hermes_doctor.engine.steps import Step, reach
@@ -100,7 +100,7 @@ class CheckResult:
 
 
 @dataclass
-class StoreScan:
+class StoreScan(Closing):
     """What a scan of one store came to.
 
     ``since_last``: of which messages it took an earlier scan's word, where it was allowed to. ``reached``: the last
@@ -135,6 +135,10 @@ class StoreScan:
     def worst(self) -> Severity | None:
         """The severity of the worst finding that is not muted, None where there is none."""
         return max((r.worst for r in self.checks if r.worst is not None and r.muted is None), default=None)
+
+    def close(self) -> None:
+        """Let the temporary files go: what was found."""
+        self.findings.close()
 
     def exit_code(self, fail_on: Severity | None) -> ExitCode:
         """Return the exit code of this store; ``fail_on`` None means that findings never count."""

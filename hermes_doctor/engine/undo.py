@@ -27,7 +27,7 @@ import apsw
 from hermes_doctor.engine.became import Changes
 from hermes_doctor.engine.changes import Op, RowChange, changes_of, holds, read_row
 from hermes_doctor.engine.file_changes import FileChange, FileMovedError, Kind
-from hermes_doctor.engine.findings import Shelf
+from hermes_doctor.engine.findings import Closing, Shelf
 from hermes_doctor.engine.gates import Planned, busy, refusal
 from hermes_doctor.engine.halts import halt_of_moved, halt_of_store
 from hermes_doctor.engine.identity import is_the_same
@@ -76,7 +76,7 @@ class CannotRestoreError(Exception):
 
 
 @dataclass
-class StoreUndo:
+class StoreUndo(Closing):
     """What taking one run back, or the plan of it, came to."""
 
     ref: StoreRef
