@@ -130,12 +130,11 @@ class History:
 
     def keep(self, entries: Iterable[Entry]) -> bool:
         """Add entries, and thin out what is kept of their stores; return whether that worked."""
-        rows = [_row(entry) for entry in entries]
+        rows = [(path_cell(entry.store), entry.condition, _row(entry)) for entry in entries]
 
         def change(connection: sqlite3.Connection) -> None:
             _make(connection)
-            for row in rows:
-                cell, condition = row[0], row[2]
+            for cell, condition, row in rows:
                 known = connection.execute("SELECT 1 FROM scans WHERE path = ?", (cell,)).fetchone()
                 if condition in _PERHAPS_NONE and not known:
                     continue
