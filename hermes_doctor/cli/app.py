@@ -24,6 +24,7 @@ COMMANDS = {
     "config": "hermes_doctor.cli.config:config",
     "completion": "hermes_doctor.cli.completion:completion",
     "manual": "hermes_doctor.cli.manual:manual",
+    "nightly": "hermes_doctor.cli.nightly:nightly",
 }
 
 

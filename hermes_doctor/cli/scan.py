@@ -130,7 +130,7 @@ def _scan_all(
             break
         waiting.pop(0)
         with result.findings:
-            _remember(result, options)
+            remember(result, options)
             codes.append(result.exit_code(fail_on))
             for check in (each for each in result.checks if each.muted is None):
                 faults += [check.check.name] if check.count else []
@@ -177,7 +177,7 @@ def _memory() -> Memory:
     return Memory.of_user()
 
 
-def _remember(result: StoreScan, options: ScanOptions) -> None:
+def remember(result: StoreScan, options: ScanOptions) -> None:
     """Mark what is muted, and keep what the scan came to for `doctor history`; the demo's is nobody's history."""
     from hermes_doctor.nightly import history, mutes
     from hermes_doctor.report.words import counted, short_path, visible
