@@ -128,7 +128,8 @@ def lived_in(oracle: None, shared_folder: Path, tmp_path: Path) -> LivedIn:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begins with the tests that mostly wait, so that others fill the time."""
-    items.sort(key=lambda item: "test_living_hermes" not in item.nodeid)
+    waiting = ("test_living_hermes", "test_debians_cron_runs_it")
+    items.sort(key=lambda item: not any(name in item.nodeid for name in waiting))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -20,6 +20,7 @@ COMMANDS = {
     "lineage": "hermes_doctor.cli.lineage:lineage",
     "checks": "hermes_doctor.cli.checks:checks",
     "explain": "hermes_doctor.cli.explain:explain",
+    "schedule": "hermes_doctor.cli.schedule:schedule",
     "demo": "hermes_doctor.cli.demo:demo",
     "config": "hermes_doctor.cli.config:config",
     "completion": "hermes_doctor.cli.completion:completion",
