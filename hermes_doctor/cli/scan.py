@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,7 +19,7 @@ from hermes_doctor.report.formats import FOR_OTHERS, SCAN
 if TYPE_CHECKING:
     from hermes_doctor.engine.memory import Memory
     from hermes_doctor.engine.model import Check, ExitCode, Severity
-    from hermes_doctor.engine.scan import ScanOptions, StoreScan
+    from hermes_doctor.engine.scan import Look, ScanOptions, StoreScan
     from hermes_doctor.host.homes import StoreRef
     from hermes_doctor.report.model import ScanReporter
     from hermes_doctor.report.progress import ProgressDisplay
@@ -106,10 +106,13 @@ def _scan_all(
 ) -> ExitCode:
     """Scan and report one store after the other; a stop ends the round, and the report is completed all the same."""
     from hermes_doctor.engine.model import Bucket, ExitCode, worst
-    from hermes_doctor.report.model import RunEnd, RunStart
+    from hermes_doctor.report.model import Illustrated, RunEnd, RunStart
     from hermes_doctor.store.library import library
 
     started = time.monotonic()
+    look: Look | None = None
+    if isinstance(reporter, Illustrated):
+        look, reporter.past = reporter.look, _past
     reporter.begin(RunStart(__version__, library().version, time.time(), fail_on=fail_on))
     codes: list[ExitCode] = []
     faults: list[str] = []
@@ -123,7 +126,7 @@ def _scan_all(
         # Only here: a stop in the middle of writing must leave a document that nobody takes for a whole one.
         try:
             with output.show_progress() as progress:
-                result = _scan_one(waiting[0], chosen, options, progress)
+                result = _scan_one(waiting[0], chosen, options, progress, look)
         except KeyboardInterrupt:
             codes.append(ExitCode.STOPPED)
             _say_stopped(len(refs), len(waiting), "stopped")
@@ -143,7 +146,9 @@ def _scan_all(
     return code
 
 
-def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, progress: ProgressDisplay) -> StoreScan:
+def _scan_one(
+    ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, progress: ProgressDisplay, look: Look | None
+) -> StoreScan:
     """Scan one store; what the doctor itself got wrong with it fails all of its checks, and the others still run."""
     from hermes_doctor import api
     from hermes_doctor.cli.failures import describe
@@ -151,7 +156,7 @@ def _scan_one(ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, prog
 
     names = [check.name for check in chosen]
     try:
-        return api.scan(ref, checks=names, options=options, progress=progress)
+        return api.scan(ref, checks=names, options=options, progress=progress, look=look)
     except Exception as error:
         failed = StoreScan(ref, checks=[CheckResult(check, "failed", describe(error)) for check in chosen])
         api.complete(failed, chosen)
@@ -188,6 +193,16 @@ def remember(result: StoreScan, options: ScanOptions) -> None:
         found = f"{counted(worse.count, 'finding')} where there were {worse.bar:,}"
         say(f"{visible(worse.check)} is no longer muted on {short_path(worse.store)}, since it got worse: {found}.")
     history.note(result, options)
+
+
+def _past(store: Path) -> Mapping[str, Sequence[tuple[float, int]]]:
+    """Return what earlier scans of a store found, for a format that draws it."""
+    from hermes_doctor.host.homes import real
+    from hermes_doctor.nightly.history import DAY, History
+    from hermes_doctor.nightly.trends import trends
+
+    kept = History.of_user().entries().get(real(store), [])
+    return {trend.check: trend.points for trend in trends(kept, time.time(), 30 * DAY)}
 
 
 def _say_stopped(total: int, unread: int, why: str) -> None:

@@ -20,6 +20,7 @@ SCAN = {
     "json": ("hermes_doctor.report.json", "ScanJson"),
     "ndjson": ("hermes_doctor.report.ndjson", "ScanLines"),
     "markdown": ("hermes_doctor.report.markdown", "ScanMarkdown"),
+    "html": ("hermes_doctor.report.html.scan", "ScanHtml"),
     "junit": ("hermes_doctor.report.junit", "ScanJunit"),
     "prometheus": ("hermes_doctor.report.prometheus", "ScanMetrics"),
 }

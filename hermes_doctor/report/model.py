@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from hermes_doctor.engine.model import ExitCode, Severity
 from hermes_doctor.engine.scan import StoreScan
+
+if TYPE_CHECKING:
+    from hermes_doctor.store.view import StoreView
 
 #: What a scan's JSON calls each of its exit codes.
 OUTCOMES = {
@@ -57,3 +60,17 @@ class ScanReporter(Protocol):
 
     def end(self, end: RunEnd) -> None:
         """Report the totals."""
+
+
+#: What earlier scans of a store found, by check: the times, in seconds since the epoch, and the counts, oldest first.
+Past = Callable[[Path], Mapping[str, Sequence[tuple[float, int]]]]
+
+
+@runtime_checkable
+class Illustrated(Protocol):
+    """A format that shows more of a store than what was found. ``past``: set before the first store, or empty."""
+
+    past: Past
+
+    def look(self, scan: StoreScan, view: StoreView) -> None:
+        """Read more of the store while it is open; see `hermes_doctor.engine.scan.Look`."""

@@ -56,6 +56,8 @@ def test_nothing_private_is_told_and_what_acts_is_made_visible(tmp_path: Path, d
         assert "odd\\x1b[31m\\u202e\\x07<b>]]>&|`*x" in "".join(ElementTree.fromstring(done.stdout).itertext())
     elif name == "markdown":
         assert "``odd\\x1b[31m\\u202e\\x07<b>]]>&|`*x``" in done.stdout
+    elif name == "html":
+        assert "odd\\x1b[31m\\u202e\\x07&lt;b&gt;]]&gt;&amp;|`*x" in done.stdout
     elif name == "ndjson":
         keys = [line.get("key") for line in map(json.loads, done.stdout.splitlines())]
         assert "odd\x1b[31m\u202e\x07<b>]]>&|`*x" in keys

@@ -1,0 +1,1 @@
+"""`--format html`: one page for a person that needs nothing but itself."""
