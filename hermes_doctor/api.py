@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hermes_doctor.catalogue import catalogue
+from hermes_doctor import catalogue
 from hermes_doctor.engine.model import Check, ExitCode
 from hermes_doctor.engine.scan import CheckResult, Look, Progress, ScanOptions, StoreScan, cores, scan_store
 from hermes_doctor.host.homes import StoreRef, resolve_targets
@@ -185,7 +185,7 @@ def complete(result: StoreScan, chosen: Iterable[Check]) -> None:
     result.checks = [
         ran.get(check.name)
         or CheckResult(check, "skipped", "the store was not read" if check.name in names else "not chosen")
-        for check in catalogue().checks
+        for check in catalogue.catalogue().checks
     ]
     if result.reason and result.exit_code(None) == ExitCode.DAMAGED:
         result.next_step = result.next_step or "name another state.db, or a Hermes home"
@@ -214,10 +214,16 @@ def _chosen_checks(checks: Iterable[str] | None, skip: Iterable[str]) -> list[Ch
     if isinstance(checks, str) or isinstance(skip, str):
         raise ValueError("checks and skip are lists of names")
     only, without = None if checks is None else set(checks), set(skip)
-    unknown = sorted(((only or set()) | without) - set(catalogue().names))
+    unknown = sorted(((only or set()) | without) - set(catalogue.catalogue().names))
     if unknown:
-        raise ValueError(f"there is no check {', '.join(map(repr, unknown))}; known: {', '.join(catalogue().names)}")
-    return [check for check in catalogue().checks if check.name not in without and (only is None or check.name in only)]
+        raise ValueError(
+            f"there is no check {', '.join(map(repr, unknown))}; known: {', '.join(catalogue.catalogue().names)}"
+        )
+    return [
+        check
+        for check in catalogue.catalogue().checks
+        if check.name not in without and (only is None or check.name in only)
+    ]
 
 
 def _chosen(checks: Iterable[str] | None, skip: Iterable[str], *, unsafe: bool) -> Chosen:
@@ -225,7 +231,7 @@ def _chosen(checks: Iterable[str] | None, skip: Iterable[str], *, unsafe: bool) 
 
     some = _chosen_checks(checks, skip)
     names = {check.name for check in some}
-    return Chosen(some, {name: fix for name, fix in catalogue().fixes.items() if name in names}, unsafe)
+    return Chosen(some, {name: fix for name, fix in catalogue.catalogue().fixes.items() if name in names}, unsafe)
 
 
 def _options(
