@@ -25,6 +25,7 @@ from hermes_doctor.store.cells import quote
 if TYPE_CHECKING:
     from hermes_doctor.engine.memory import Memory
     from hermes_doctor.engine.since_last import SinceLast
+    from hermes_doctor.store.cells import Cell
     from hermes_doctor.store.opening import OpenStore
     from hermes_doctor.store.shape import Table
     from hermes_doctor.store.view import StoreView
@@ -494,7 +495,7 @@ class _Told:
     def reads(self, table: Table) -> None:
         """Tell that a table is read from its first row to its last. Raises apsw.Error where it cannot be asked."""
         reader = self._view.reader
-        ends = (None, None)
+        ends: tuple[Cell, Cell] = (None, None)
         if table.rowid is not None:
             first, last = (
                 reader.value(f"SELECT {end}({table.rowid}) FROM {quote(table.name)}") for end in ("min", "max")

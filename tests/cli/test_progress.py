@@ -75,7 +75,7 @@ def shown(leading: int) -> str:
             return text.decode()
 
 
-def seen(folder: Path, *arguments: str | Path, columns: int = 80, **env: str) -> tuple[str, int]:
+def seen(folder: Path, *arguments: str | Path, env: dict[str, str], columns: int = 80) -> tuple[str, int]:
     """What standard error shows where it is a terminal, and the exit code; standard output is a pipe."""
     with terminal(columns) as (leading, following):
         process = start(folder, *arguments, env=environment(folder, **env), stdin=following, stderr=following)
@@ -89,7 +89,7 @@ def json_lines(text: str) -> list[Any]:
 
 
 def test_a_scan_shows_how_far_it_is_on_a_terminal(tmp_path: Path, damaged: Path, slow: dict[str, str]) -> None:
-    text, code = seen(tmp_path, "scan", damaged, PIECES="26", **slow)
+    text, code = seen(tmp_path, "scan", damaged, env=slow | {"PIECES": "26"})
     assert code == 1
     drawn = re.findall(r"\r([^\r]*)\x1b\[K", text)
     assert "".join(f"\r{line}\x1b[K" for line in drawn) == text, "nothing but the line, drawn anew"
@@ -107,7 +107,7 @@ def test_a_narrow_terminal_is_no_reason_to_wrap(
     tmp_path: Path, damaged: Path, slow: dict[str, str], columns: int
 ) -> None:
     """Of the terminal that it is drawn on, whatever is said of another one."""
-    text, _code = seen(tmp_path, "scan", "--check", "slow/one", damaged, columns=columns, COLUMNS="200", **slow)
+    text, _code = seen(tmp_path, "scan", "--check", "slow/one", damaged, columns=columns, env=slow | {"COLUMNS": "200"})
     drawn = [line.removesuffix("\x1b[K") for line in text.split("\r")]
     assert max(map(len, drawn)) < columns
     assert any("slow/one" in line for line in drawn)
@@ -127,7 +127,7 @@ def test_a_narrow_terminal_is_no_reason_to_wrap(
 def test_a_terminal_shows_nothing_where_it_is_not_wanted(
     tmp_path: Path, damaged: Path, slow: dict[str, str], options: list[str], env: dict[str, str]
 ) -> None:
-    assert seen(tmp_path, "scan", "--check", "slow/one", damaged, *options, **(slow | env)) == ("", 0)
+    assert seen(tmp_path, "scan", "--check", "slow/one", damaged, *options, env=slow | env) == ("", 0)
 
 
 def test_what_is_no_terminal_gets_nothing(tmp_path: Path, damaged: Path, slow: dict[str, str]) -> None:
@@ -136,7 +136,7 @@ def test_what_is_no_terminal_gets_nothing(tmp_path: Path, damaged: Path, slow: d
 
 def test_quick_work_shows_nothing(tmp_path: Path, healthy: Path) -> None:
     started = time.monotonic()
-    text, code = seen(tmp_path, "scan", "--check", "weights", healthy, TERM="xterm")
+    text, code = seen(tmp_path, "scan", "--check", "weights", healthy, env={"TERM": "xterm"})
     if time.monotonic() - started < 0.5:
         assert (text, code) == ("", 0)
 
@@ -156,7 +156,7 @@ def test_json_lines_for_programs(tmp_path: Path, damaged: Path, slow: dict[str, 
 
 
 def test_json_lines_do_not_depend_on_a_terminal(tmp_path: Path, damaged: Path, slow: dict[str, str]) -> None:
-    text, _code = seen(tmp_path, "scan", "--check", "slow/one", damaged, "--progress", "json", "--quiet", **slow)
+    text, _code = seen(tmp_path, "scan", "--check", "slow/one", damaged, "--progress", "json", "--quiet", env=slow)
     assert len(json_lines(text)) >= 2
 
 
