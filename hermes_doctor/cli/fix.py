@@ -80,7 +80,8 @@ def fix(
     selection: Selection,
     output: Output,
 ) -> None:
-    """Show what would be mended in every store that TARGET stands for. Only --apply changes anything.
+    """Show what would be mended in every store that TARGET stands for. Only --apply changes anything, and --review
+    where you say so.
 
     TARGET is a state.db, or a Hermes home (its own state.db and each profile's). With none: this host, that is
     $HERMES_HOME, else the platform's default home.

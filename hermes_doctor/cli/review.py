@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import sys
 from collections import Counter
@@ -100,6 +101,9 @@ class Review:
         self.answered = 0
         self.unkept = False
         self.quits = False
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            # What is typed may be no text in the terminal's encoding.
+            sys.stdin.reconfigure(errors="replace")
 
     def run(self) -> ExitCode:
         """Ask about all stores, then do what was answered yes, if that is wanted."""

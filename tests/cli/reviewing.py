@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -64,14 +65,15 @@ def _session(
 class Person:
     """Somebody at a real terminal, before a review of one or more stores."""
 
-    def __init__(self, folder: Path, *arguments: str | Path, columns: int = 80, rows: int = 40) -> None:
+    def __init__(self, folder: Path, *arguments: str | Path, columns: int = 80, **more: str) -> None:
         self._terminal = pexpect.spawn(
             sys.executable,
             ["-m", "hermes_doctor", "fix", "--review", "--no-progress", *map(str, arguments)],
-            env=environment(folder, TERM="xterm", NO_COLOR="1"),
+            env=environment(folder, TERM="xterm", NO_COLOR="1", **more),
             cwd=str(folder),
-            dimensions=(rows, columns),
+            dimensions=(40, columns),
             encoding="utf-8",
+            codec_errors="replace",
             timeout=60,
         )
         self.seen = ""
@@ -92,6 +94,17 @@ class Person:
         """Press Ctrl and a key, and read what follows."""
         self._terminal.sendcontrol(key)
         return self.waits_for(*patterns) if patterns else ""
+
+    def types(self, keys: bytes, *patterns: str) -> str:
+        """Type just these bytes, and read what follows."""
+        os.write(self._terminal.child_fd, keys)
+        return self.waits_for(*patterns)
+
+    def closes_the_window(self) -> None:
+        """Take the terminal away, and wait until the command has ended."""
+        self._terminal.ptyproc.fileobj.close()
+        self._terminal.ptyproc.wait()
+        self._terminal.close()
 
     def reads_on(self) -> tuple[int, str]:
         """Read to the end; return the exit code and what came last."""

@@ -138,6 +138,27 @@ def test_the_end_of_the_input_quits(tmp_path: Path, store: Path) -> None:
     assert person.reads_on()[0] == 1
 
 
+def test_a_window_that_is_closed_leaves_what_was_answered(tmp_path: Path, store: Path) -> None:
+    person = Person(tmp_path, store)
+    person.waits_for(QUESTION)
+    person.answers("n")
+    assert len(list((tmp_path / "tmp").iterdir())) == 1
+    person.closes_the_window()
+    assert not list((tmp_path / "tmp").iterdir()), "the private copies are gone"
+    person = Person(tmp_path, store)
+    assert "4 findings to look at one by one (1 answered before" in person.waits_for(QUESTION)
+    person.presses("d", "waiting: 4")
+    person.reads_on()
+
+
+def test_what_is_no_text_is_no_answer(tmp_path: Path, store: Path) -> None:
+    person = Person(tmp_path, store, "--check", "dangling-routes", PYTHONIOENCODING="utf-8:strict")
+    person.waits_for(QUESTION)
+    assert "yes, mend it" in person.types(b"\xff\xfey\n", QUESTION)
+    person.answers("n", "no: 1")
+    assert person.reads_on()[0] == 0
+
+
 def test_what_is_typed_ahead_does_not_answer_the_last_question(tmp_path: Path, store: Path) -> None:
     person = Person(tmp_path, store, "--check", "dangling-routes")
     person.waits_for(QUESTION)
