@@ -224,12 +224,24 @@ def test_the_verdict_without_findings(changes: dict[str, object], verdict: str) 
     assert str(changes.get("reason", "")).lower() in page.text.lower()
 
 
+def test_what_is_good_to_know_is_no_fault() -> None:
+    info = make_finding("good-news", severity=Severity.INFO, fix=Safety.NONE, action=None)
+    checks = [make_check("good-news", Severity.INFO), make_check()]
+    assert (
+        "Nothing is broken in this store; 1 thing may be good to know." in Read(written(make_scan([info], checks))).text
+    )
+    text = Read(written(make_scan([info, make_finding()], checks))).text
+    assert "1 fault in this store, and it mends safely." in text
+    assert "found 1 mend safely 1 need you 0 good to know 1" in text
+    assert "Needs you" not in text
+
+
 def test_several_stores_of_which_some_cannot_be_read() -> None:
     scans = [make_scan(condition=each, next_step=f"see to {each}") for each in (Condition.DAMAGED, Condition.MISSING)]
     end = RunEnd(0.1, ExitCode.DAMAGED, (), ["doctor fix (shows what would be done)"])
     text = Read(written(make_scan(), *scans, end=end)).text
     assert "2 of 3 stores are damaged or missing." in text
-    assert text.index("/srv/hermes/state.db (damaged): See to damaged.") < text.index("doctor fix")
+    assert text.index("/srv/hermes/state.db (damaged): see to damaged") < text.index("doctor fix")
 
 
 def test_what_is_muted_is_shown_and_does_not_count() -> None:

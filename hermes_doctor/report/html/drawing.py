@@ -56,8 +56,7 @@ def space_figure(parts: Sequence[Part]) -> Markup:
     rows = [(part.name or part.kind, part.kind if part.name else "", part.bytes) for part in parts[:_MOST_ROWS]]
     if parts[_MOST_ROWS:]:
         rows.append((f"{number(len(parts) - _MOST_ROWS)} more", "", sum(part.bytes for part in parts[_MOST_ROWS:])))
-    most = parts[0].bytes or 1
-    body = [_bar_row(name, kind, (size(weight), _share(weight / total)), weight / most) for name, kind, weight in rows]
+    body = [_bar_row(name, kind, (size(weight), _share(weight / total)), weight / total) for name, kind, weight in rows]
     head = _head("part", "", "size", "share", numbers=2)
     said = f"The pages of the file, {size(total)} in all."
     return _figure("What takes the space", said, tag("table", head, tag("tbody", *body), class_="bars"))
@@ -71,9 +70,9 @@ def traffic_figure(found: Traffic) -> Markup:
         rest = ranked[_MOST_ROWS:]
         sessions, messages = (sum(counts[name] for name in rest) for counts in (found.sessions, found.messages))
         rows.append((f"{number(len(rest))} more", sessions, messages))
-    most = rows[0][2] or 1
+    total = sum(found.messages.values()) or 1
     body = [
-        _bar_row(name, "", (number(sessions), number(messages)), messages / most) for name, sessions, messages in rows
+        _bar_row(name, "", (number(sessions), number(messages)), messages / total) for name, sessions, messages in rows
     ]
     head = _head("source", "", "sessions", "messages", numbers=2)
     said = "Sessions by source, and the messages that they say they hold."
@@ -169,7 +168,7 @@ def _dot_cell(count: int, biggest: int) -> Markup:
 
 def _bar_row(name: str, kind: str, values: Sequence[str], share: float) -> Markup:
     track = tag("rect", width="100%", height=10, rx=2, class_="track")
-    bar = tag("rect", width=f"{min(max(share * 100, 0.6), 100):.1f}%", height=10, rx=2, class_="fill")
+    bar = tag("rect", width=f"{max(share * 100, 0.6):.1f}%", height=10, rx=2, class_="fill")
     called = [_short(name), " ", tag("span", kind, class_="soft small")] if kind else [_short(name)]
     return tag(
         "tr",

@@ -12,7 +12,6 @@ import hashlib
 import re
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.resources import files
@@ -33,6 +32,7 @@ from hermes_doctor.report.html.drawing import (
 )
 from hermes_doctor.report.html.explained import explained
 from hermes_doctor.report.html.markup import Markup, ascii_only, join, tag
+from hermes_doctor.report.html.verdict import Verdict
 from hermes_doctor.report.layout import Look, facts, holding, row_name
 from hermes_doctor.report.model import Past, RunEnd, RunStart
 from hermes_doctor.report.table import CLOSED, CONDITION_WORDS, failure, notes_of, since_last, steps_of
@@ -58,7 +58,7 @@ class ScanHtml:
         self._pictures: dict[StoreRef, Pictures] = {}
         # Closed by end(), or with the process.
         self._body = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="ascii")  # noqa: SIM115
-        self._sums = _Sums()
+        self._verdict = Verdict()
         self._stores: list[Markup] = []
         #: Checks whose page is in the document already, and the store that it stands with.
         self._explained: dict[str, str] = {}
@@ -80,7 +80,7 @@ class ScanHtml:
             (result for result in scan.checks if result.count),
             key=lambda result: (result.muted is not None, -(result.worst or result.check.severity)),
         )
-        self._sums.add(scan, found)
+        self._verdict.add(scan, found)
         word = _word(scan, found)
         link = tag("a", short_path(scan.ref.path), href=f"#{name}")
         self._stores.append(tag("li", tag("span", link), tag("span", word, class_="soft")))
@@ -89,14 +89,14 @@ class ScanHtml:
             parts += _pictures(scan, pictures, self.past(scan.ref.path))
         parts += self._checks(scan, found, name)
         parts += [lineage_figure(scan, tree) for tree in pictures.lineages]
-        parts += _others(scan)
+        parts.append(tag("div", *_others(scan), class_="others"))
         self._write_aside(tag("section", *parts, id=name, aria_labelledby=f"{name}-name", class_="store"))
 
     def end(self, end: RunEnd) -> None:
         """Write the page."""
         with self._body as body:
             style = files(__package__).joinpath("style.css").read_text(encoding="ascii")
-            self._stream.write(_head(style, self._sums.verdict()))
+            self._stream.write(_head(style, self._verdict.sentence()))
             self._write(self._beginning(end))
             body.seek(0)
             shutil.copyfileobj(body, self._stream)
@@ -118,9 +118,9 @@ class ScanHtml:
         header = tag(
             "header",
             brand,
-            tag("h1", self._sums.verdict()),
-            *(tag("p", line, class_="lede") for line in self._sums.lede()),
-            self._sums.figures(),
+            tag("h1", self._verdict.sentence()),
+            *(tag("p", line, class_="lede") for line in self._verdict.lede()),
+            self._verdict.figures(),
             class_="top",
         )
         skip = tag("a", "Skip to the stores", href="#stores", class_="skip")
@@ -138,8 +138,8 @@ class ScanHtml:
     def _following(self, end: RunEnd) -> list[Markup]:
         """What to do next: each command alone on its line, to be copied, after what it is for."""
         steps = [
-            tag("li", tag("p", tag("code", path), f" ({word}):"), tag("p", tag("b", _sentence(step))))
-            for path, word, step in self._sums.steps
+            tag("li", tag("p", tag("code", path), f" ({word}):"), tag("p", step, class_="say"))
+            for path, word, step in self._verdict.steps
         ]
         for said in end.next_commands:
             command, _, purpose = said.removesuffix(")").rpartition(" (") if said.endswith(")") else (said, "", "")
@@ -213,96 +213,6 @@ class ScanHtml:
         self._explained[check.name] = f"{_id(name, check)}-page"
         summary = tag("summary", f"What {check.name} means, and how it is mended")
         yield tag("details", summary, explained(check), id=self._explained[check.name])
-
-
-class _Sums:
-    """What all stores come to together, and what is said of that in a sentence."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[str, str, str]] = []
-        self._stores = 0
-        self._closed: list[str] = []
-        self._unfinished = 0
-        self._muted = 0
-        self._severities: Counter[Severity] = Counter()
-        self._buckets: Counter[Bucket] = Counter()
-        self._worst: tuple[Severity, Check, int] | None = None
-
-    def add(self, scan: StoreScan, found: Sequence[CheckResult]) -> None:
-        """Take in one store."""
-        self._stores += 1
-        self._unfinished += scan.stopped is not None or any(result.status == "failed" for result in scan.checks)
-        if scan.condition in CLOSED:
-            self._closed.append(CONDITION_WORDS[scan.condition])
-            if scan.next_step:
-                self.steps.append((short_path(scan.ref.path), CONDITION_WORDS[scan.condition], scan.next_step))
-        for result in found:
-            if result.muted is not None:
-                self._muted += result.count
-                continue
-            severity = result.worst or result.check.severity
-            self._severities[severity] += result.count
-            self._buckets.update(result.buckets)
-            if self._worst is None or severity > self._worst[0]:
-                self._worst = severity, result.check, result.count
-
-    @property
-    def _total(self) -> int:
-        return self._buckets.total()
-
-    def verdict(self) -> str:
-        """Say in one sentence what is wrong."""
-        one = self._stores == 1
-        if self._closed and one:
-            word = self._closed[0]
-            return f"This store {word}." if word.startswith("cannot") else f"This store is {word}."
-        if self._closed:
-            words = " or ".join(dict.fromkeys(self._closed))
-            verb = "" if words.startswith("cannot") else "is " if len(self._closed) == 1 else "are "
-            return f"{number(len(self._closed))} of {counted(self._stores, 'store')} {verb}{words}."
-        where = "in this store" if one else f"in {number(self._stores)} stores"
-        if not self._total:
-            if self._unfinished:
-                return "Nothing wrong was found, but not everything could be looked at."
-            which = "this store" if one else f"{number(self._stores)} stores"
-            return f"Nothing is wrong with {which} but what is muted." if self._muted else f"All is well with {which}."
-        if self._worst is not None and self._worst[0] is Severity.INFO:
-            return f"Nothing is broken {where}; {counted(self._total, 'thing')} may be good to know."
-        return f"{counted(self._total, 'fault')} {where}, and {self._mendable()}."
-
-    def _mendable(self) -> str:
-        safe = self._buckets[Bucket.SAFE]
-        if not safe:
-            return "it needs you" if self._total == 1 else "all of them need you"
-        if safe == self._total:
-            return "it mends safely" if safe == 1 else "all of them mend safely"
-        return "one of them mends safely" if safe == 1 else f"{number(safe)} of them mend safely"
-
-    def lede(self) -> Iterator[Markup]:
-        """Say what is worst, and what is not in the sum."""
-        if not (self._total or self._closed or self._unfinished or self._muted):
-            yield join(["Every check ran, and there is nothing to do."])
-        if self._worst is not None and self._worst[0] is not Severity.INFO:
-            severity, check, _count = self._worst
-            what = "Something is lost, hidden or refused now" if severity is Severity.ERROR else "The most serious"
-            yield join([f"{what}: {check.meaning} (", tag("b", check.name), ")."])
-        if self._unfinished and self._total:
-            yield join(["Not everything could be looked at; see below."])
-        if self._muted:
-            verb = "is" if self._muted == 1 else "are"
-            yield join([f"{counted(self._muted, 'finding')} {verb} muted and not counted here."])
-
-    def figures(self) -> Markup:
-        """Return the sums as figures."""
-        safe = self._buckets[Bucket.SAFE]
-        shown = [("found", self._total), ("mend safely", safe), ("need you", self._total - safe)]
-        if self._stores > 1:
-            shown.append(("stores", self._stores))
-        if not self._total:
-            return Markup("")
-        return tag(
-            "dl", *(tag("div", tag("dt", word), tag("dd", number(count))) for word, count in shown), class_="sums"
-        )
 
 
 def _head(style: str, title: str) -> str:
