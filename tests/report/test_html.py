@@ -178,7 +178,7 @@ def demo_page(folder: Path, limit: int = 3) -> tuple[ScanHtml, str]:
 def test_the_pictures_say_in_words_what_they_show(tmp_path: Path) -> None:
     _, page = demo_page(tmp_path)
     read = Read(page).text
-    assert "10 sessions open, by source and by when it was last used." in read
+    assert "10 sessions open, by source and by when they were last used." in read
     assert "cron 1 6 0" in read
     assert re.search(r"messages table [\d.]+ KB \d+%", read)
     assert "open-zombies 3 8" in read.split("How it has gone")[1]

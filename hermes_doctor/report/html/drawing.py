@@ -13,7 +13,7 @@ from datetime import datetime
 from hermes_doctor.engine.lineage_tree import Node, Tree
 from hermes_doctor.engine.pictures import OpenRows, Part, Traffic
 from hermes_doctor.engine.scan import StoreScan
-from hermes_doctor.report.html.markup import Markup, tag
+from hermes_doctor.report.html.markup import Markup, tag, text
 from hermes_doctor.report.lineage import Drawing, Fold, Piece, by_check, fold_words
 from hermes_doctor.report.words import counted, key_text, number, size, visible
 
@@ -45,7 +45,7 @@ def open_rows_figure(found: OpenRows) -> Markup:
         tag("tr", tag("th", _short(name), scope="row"), *(_dot_cell(counts[place], biggest) for place in places))
         for name, counts in rows
     ]
-    said = f"{counted(total, 'session')} open, by source and by when it was last used."
+    said = f"{counted(total, 'session')} open, by source and by when they were last used."
     more = "" if found.whole else " There are more: this is what could be counted in time."
     return _figure("Open sessions", said + more, tag("table", head, tag("tbody", *body), class_="dots"))
 
@@ -178,10 +178,11 @@ def _bar_row(name: str, kind: str, values: Sequence[str], share: float) -> Marku
     )
 
 
-def _short(name: str) -> str:
-    """Return a name as it is, the middle left out where it is very long: sources are free text."""
+def _short(name: str) -> Markup:
+    """Return a name that may be broken at its joints, the middle left out where it is very long: sources are free."""
     shown = visible(name)
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 12]}…{shown[-11:]}"
+    shown = shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 12]}…{shown[-11:]}"
+    return Markup(text(shown).replace("_", "_<wbr>"))
 
 
 def _share(share: float) -> str:
