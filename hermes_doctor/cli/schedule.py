@@ -284,6 +284,8 @@ def _status(
     from hermes_doctor.nightly.schedule import Owner
 
     return {
+        "format": "hermes-doctor.schedule",
+        "format_version": 1,
         "installed": [
             {
                 "with": scheduler.name,

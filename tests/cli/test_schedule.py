@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from hermes_doctor.cli.app import app
 from hermes_doctor.demo.home import make_demo_home
+from tests.cli.support import valid
 from tests.nightly.private_host import PrivateHost, listing, private_host
 
 SERVICE, TIMER = "hermes-state-doctor.service", "hermes-state-doctor.timer"
@@ -63,7 +63,7 @@ def test_what_was_installed_goes_without_a_rest(host: PrivateHost) -> None:
     # Other options take the place of what was there.
     host.doctor("schedule", "install", "--with", "systemd", "--at", "05:00")
     assert "05:00:00" in (host.units / TIMER).read_text()
-    status = json.loads(host.doctor("schedule", "status", "--json").stdout)
+    status = valid(host.doctor("schedule", "status", "--json").stdout, "schedule")
     [one] = status["installed"]
     places = [f"/etc/systemd/system/{name}" for name in (SERVICE, TIMER)]
     assert one == {"with": "systemd", "at": "05:00", "places": places, "changed_by_hand": False}
@@ -191,5 +191,5 @@ def test_the_status_tells_of_the_last_run(tmp_path: Path) -> None:
     store = make_demo_home(tmp_path / "home")
     assert CliRunner().invoke(app, ["nightly", str(store)]).exit_code == 1
     assert "17 new findings, 17 in all (exit code 1).\n" in run("status").stdout
-    document = json.loads(run("status", "--json").stdout)
+    document = valid(run("status", "--json").stdout, "schedule")
     assert (document["installed"], document["last_run"]["new"]) == ([], 17)
