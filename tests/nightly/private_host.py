@@ -37,6 +37,8 @@ class PrivateHost:
         self.laid = folder / "laid"
         self.home = folder / "home"
         self.home.mkdir()
+        #: What its commands have in their environment beside what they need.
+        self.more: dict[str, str] = {}
         for place in ("etc/cron.d", "etc/systemd/system", "var/spool/cron/crontabs", "run", "sbin"):
             (self.laid / place).mkdir(parents=True)
         (self.laid / "etc" / "crontab").touch()
@@ -78,7 +80,7 @@ class PrivateHost:
 
     def environment(self) -> dict[str, str]:
         """Nothing of the tester's own settings."""
-        return environment(self.folder, HOME=str(self.home))
+        return environment(self.folder, HOME=str(self.home), **self.more)
 
 
 def listing(folder: Path) -> dict[str, bytes | str]:

@@ -8,13 +8,17 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from hermes_doctor.demo.home import make_demo_home
 from hermes_doctor.nightly.schedule import Job, Owner, RefusedError, ScheduleError
 from hermes_doctor.nightly.systemd import SERVICE, TIMER, SystemdTimer
+from tests.cli.support import valid
+from tests.nightly.private_host import PrivateHost, private_host
 
 _ANALYZE = shutil.which("systemd-analyze")
 _MANAGER = Path("/lib/systemd/systemd")
@@ -134,6 +138,105 @@ def unquoted(line: str) -> list[str]:
         ast.literal_eval(word.replace("\\$", "$").replace("\\`", "`")) if word[0] == '"' else word
         for word in re.findall(r'"(?:[^"\\]|\\.)*"|\S+', line)
     ]
+
+
+#: Lets a manager of services of its own run, in a control group of its own.
+_RUN_MANAGER = f"""
+umount -R /sys/fs/cgroup 2> /dev/null
+set -e
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir "/sys/fs/cgroup/$1"
+echo $$ > "/sys/fs/cgroup/$1/cgroup.procs"
+# What it lays over what a service must not see; the first process of a machine makes it.
+mkdir -p /run/systemd/inaccessible
+cd /run/systemd/inaccessible
+mkdir -m 000 dir
+mkfifo -m 000 fifo
+mknod -m 000 chr c 0 0
+install -m 000 /dev/null reg
+exec {_MANAGER} --user
+"""
+_TIDY_UP = """
+umount -R /sys/fs/cgroup 2> /dev/null
+mount -t cgroup2 none /sys/fs/cgroup && find "/sys/fs/cgroup/$1" -depth -type d -exec rmdir {} +
+"""
+
+_OF_USER = """
+from pathlib import Path
+from hermes_doctor.nightly.schedule import Job, environment, program
+from hermes_doctor.nightly.systemd import SystemdTimer
+timer = SystemdTimer(Path.home() / ".config/systemd/user", system=False)
+job = Job((*program(), "nightly", "--fix", "safe"), 3, 10, environment=environment())
+"""
+_AS_OF_SYSTEM = """
+service, _ = SystemdTimer(Path("/etc/systemd/system"), system=True).pieces(job)
+(Path.home() / ".config/systemd/user/as-of-system.service").write_text(service.text)
+"""
+
+
+@pytest.fixture
+def managed(tmp_path: Path) -> Iterator[PrivateHost]:
+    """A host on which a systemd runs that is nobody else's."""
+    if not _MANAGER.exists():
+        pytest.skip("needs systemd")
+    host = private_host(tmp_path, needs=["systemctl"])
+    for place in ("user", "systemd/system"):
+        (host.laid / "run" / place).mkdir(parents=True)
+    host.more = {"XDG_RUNTIME_DIR": "/run/user"}
+    group, log = f"doctor-test-{os.getpid()}", tmp_path / "log"
+    with log.open("wb") as stream:
+        words = host.words("sh", "-c", _RUN_MANAGER, "sh", group)
+        manager = subprocess.Popen(words, env=host.environment(), stdout=stream, stderr=stream)
+    try:
+        limit = time.monotonic() + 30
+        while not (host.laid / "run" / "user" / "systemd" / "private").exists():
+            if manager.poll() is not None or time.monotonic() > limit:
+                pytest.skip(f"this machine runs no systemd beside its own: {log.read_text()[-300:]}")
+            time.sleep(0.05)
+        yield host
+    finally:
+        manager.terminate()
+        manager.wait(timeout=30)
+        host.run("sh", "-c", _TIDY_UP, "sh", group)
+
+
+def test_a_real_systemd_starts_it_and_forgets_it(managed: PrivateHost) -> None:
+    store = make_demo_home(managed.home / ".hermes")
+    units = managed.home / ".config" / "systemd" / "user"
+    kept = managed.home / ".local" / "state" / "hermes-state-doctor" / "nightly.json"
+
+    def outcome(unit: str) -> dict[str, str]:
+        """Lets a service run to its end; what systemd says of it, and what the doctor kept."""
+        managed.run("systemctl", "--user", "start", unit)
+        shown = managed.run("systemctl", "--user", "show", unit, "-p", "Result,ExecMainStatus").stdout
+        return dict(line.split("=") for line in shown.splitlines())
+
+    installed = managed.python(
+        f"{_OF_USER}\nprint(timer.usable(), timer.install(job, force=False), timer.hindrances())"
+    )
+    assert installed == "None True []\n"
+    assert managed.python(f"{_OF_USER}\nprint(timer.install(job, force=False))") == "False\n"
+    timers = managed.run("systemctl", "--user", "list-timers", "--all", "--no-pager").stdout
+    # Within half an hour from then, but never before.
+    assert re.search(rf" 03:[1-4][0-9]:[0-9][0-9] .* {TIMER} +{SERVICE}", timers), timers
+    # What is new is no failure; it was found, and mended, under all that the unit forbids.
+    assert outcome(SERVICE) == {"Result": "success", "ExecMainStatus": "1"}
+    told = valid(kept.read_text(), "nightly")
+    assert (told["new"], told["mended"], told["databases"][0]["held"]) == (17, 17, "no")
+    assert outcome(SERVICE) == {"Result": "success", "ExecMainStatus": "0"}
+    # The same for what the machine's own is forbidden.
+    [run] = [database["mending"]["run"] for database in told["databases"]]
+    assert managed.doctor("undo", run, store, "--apply").returncode == 0
+    managed.python(_OF_USER + _AS_OF_SYSTEM)
+    managed.run("systemctl", "--user", "daemon-reload")
+    # No timer needs it, so that systemd has forgotten how it ended, unless it failed.
+    assert outcome("as-of-system.service")["Result"] == "success"
+    told = valid(kept.read_text(), "nightly")
+    assert (told["exit_code"], told["mended"], told["databases"][0]["held"]) == (1, 17, "no")
+    (units / "as-of-system.service").unlink()
+    assert SERVICE in managed.python(f"{_OF_USER}\nprint(timer.remove(force=False))")
+    assert [path for path in managed.home.rglob("*hermes-state-doctor*") if path != kept.parent] == []
+    assert "0 timers listed" in managed.run("systemctl", "--user", "list-timers", "--all", "--no-pager").stdout
 
 
 def test_a_name_that_is_no_text_is_refused(folder: Path) -> None:
