@@ -175,7 +175,7 @@ def test_a_stop_ends_the_round(slack: Path, tmp_path: Path, monkeypatch: pytest.
     other = loosened(make_demo_home(tmp_path / "second"))
     before = slack.read_bytes()
 
-    def asked(self: engine._Work, step: str) -> bool:
+    def asked(self: engine._Work, step: str, share: object) -> bool:
         self.stop.ask("SIGTERM asked for it")
         return True
 

@@ -64,7 +64,7 @@ def test_the_whole_way_there_and_back(tmp_path: Path, damaged: Path) -> None:
     assert "17 rows would be mended. Nothing was changed." in plan.stdout
     assert "Next: doctor fix" in plan.stdout
     assert listing(home) == files
-    assert not (tmp_path / ".local").exists()
+    assert not list((tmp_path / ".local").rglob("runs.db"))
 
     applied = doctor(tmp_path, "fix", home, "--apply")
     assert (applied.returncode, applied.stderr) == (0, "")
