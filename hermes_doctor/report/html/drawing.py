@@ -95,7 +95,7 @@ def lineage_figure(scan: StoreScan, tree: Tree) -> Markup:
         [tag("p", f"{counted(left, 'session')} more: doctor lineage shows all.", class_="soft small")] if left else []
     )
     title = tag("h3", "The conversation of ", tag("code", key_text(tree.asked)))
-    return tag("figure", title, caption, tag("ol", *lines, class_="tree"), *more, class_="wide")
+    return tag("figure", title, caption, tag("ol", *lines, class_="tree"), *more)
 
 
 def mark(severity: str) -> Markup:
@@ -145,8 +145,8 @@ def _curve(counts: Sequence[int]) -> Markup:
     )
 
 
-def _figure(title: str, caption: str, picture: Markup, class_: str | None = None) -> Markup:
-    return tag("figure", tag("h3", title), tag("figcaption", caption), picture, class_=class_)
+def _figure(title: str, caption: str, picture: Markup) -> Markup:
+    return tag("figure", tag("h3", title), tag("figcaption", caption), picture)
 
 
 def _head(*names: str, numbers: int = 0) -> Markup:

@@ -267,12 +267,12 @@ def _pictures(scan: StoreScan, pictures: Pictures, past: Mapping[str, Sequence[t
     figures: list[Markup] = []
     if pictures.open_rows is not None and pictures.open_rows.by_source:
         figures.append(open_rows_figure(pictures.open_rows))
+    went = _went(scan, past)
+    figures += [history_figure(went)] if went else []
     if pictures.space:
         figures.append(space_figure(pictures.space))
     elif pictures.traffic is not None and pictures.traffic.sessions:
         figures.append(traffic_figure(pictures.traffic))
-    went = _went(scan, past)
-    figures += [history_figure(went)] if went else []
     return [tag("div", *figures, class_="pictures")] if figures else []
 
 
