@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -165,13 +165,22 @@ def test_nothing_is_mended_unless_it_is_typed(damaged: Path) -> None:
     assert damaged.read_bytes() == before
 
 
-def test_a_store_that_somebody_has_open_is_left_alone(damaged: Path, state: Path) -> None:
-    holding = f"import apsw, sys; c = apsw.Connection({str(damaged)!r}); c.execute('BEGIN'); "
+@contextmanager
+def held(store: Path, mode: str) -> Iterator[None]:
+    """The store is open in another process meanwhile, in that journal mode."""
+    holding = f"import apsw, sys; c = apsw.Connection({str(store)!r}); c.pragma('journal_mode', {mode!r});"
     holding += "c.execute('SELECT count(*) FROM sessions').fetchall(); print('open', flush=True); sys.stdin.read()"
     holder = subprocess.Popen([sys.executable, "-c", holding], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
+        yield
+    finally:
+        holder.communicate()
+
+
+def test_a_store_that_somebody_has_open_is_left_alone(damaged: Path, state: Path) -> None:
+    with held(damaged, "delete"):
         told = run(damaged, "--fix", "safe")
         assert "not all that is safe was mended" in told.stderr
         [database] = last(state)["databases"]
@@ -179,9 +188,16 @@ def test_a_store_that_somebody_has_open_is_left_alone(damaged: Path, state: Path
         # It is refused every night, which is no news.
         quiet = run(damaged, "--fix", "safe")
         assert (quiet.exit_code, quiet.stderr) == (0, "")
-    finally:
-        holder.communicate()
     assert "17 findings mended" in run(damaged, "--fix", "safe").stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a store that is open is mended on Linux only")
+def test_with_live_it_is_mended_meanwhile(damaged: Path, state: Path) -> None:
+    with held(damaged, "wal"):
+        run(damaged, "--fix", "safe")
+        assert last(state)["mended"] == 0
+        run(damaged, "--fix", "safe", "--live")
+        assert last(state)["mended"] > 0
 
 
 def test_once_a_week_all_of_it_is_read(damaged: Path, state: Path) -> None:
@@ -301,6 +317,35 @@ def test_a_defect_is_pinged_as_a_failure(damaged: Path, listener: Listener, monk
     monkeypatch.setattr("hermes_doctor.host.homes.resolve_targets", broken)
     assert run(damaged, "--ping", listener.url).exception is not None
     assert [path for path, _body in listener.heard] == ["/ping/7f3a/start", "/ping/7f3a/fail"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_a_night_that_is_stopped_says_so_everywhere(
+    damaged: Path, listener: Listener, tmp_path: Path, state: Path
+) -> None:
+    def stopped(at: str, *more: str) -> subprocess.CompletedProcess[str]:
+        listener.heard.clear()
+        there = {"XDG_STATE_HOME": str(tmp_path / "state"), "HERMES_DOCTOR_KILL_AT": f"{at}:TERM"}
+        done = doctor(tmp_path, "nightly", damaged, tmp_path / "x.db", "--ping", listener.url, *more, extra=there)
+        assert (done.returncode, done.stdout) == (7, "")
+        assert [path for path, _body in listener.heard] == ["/ping/7f3a/start", "/ping/7f3a/fail"]
+        assert valid(listener.heard[1][1], "nightly")["outcome"] == "stopped"
+        return done
+
+    done = stopped("scanning:1")
+    assert done.stderr == "doctor: stopped: 2 stores not read. The next run reads them.\n"
+    # In the midst of mending: what is committed stands, and is told; the other store waits.
+    done = stopped("committed:2", "--fix", "safe")
+    assert "17 new findings in " in done.stderr
+    assert "stopped: 1 store not read" in done.stderr
+    [database] = last(state)["databases"]
+    mended = database["mending"]["mended"]
+    assert 0 < mended < ALL
+    assert f"doctor undo {database['mending']['run']}" in done.stderr
+    # The rest is known by now, and the next night mends it.
+    rest = run(damaged, "--fix", "safe")
+    assert f"{ALL - mended} findings mended" in rest.stderr
+    assert "new finding" not in rest.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the commands are for a POSIX shell")
