@@ -17,16 +17,15 @@ VARIABLE = "_HERMES_DOCTOR_COMPLETE"
 
 _BASH = r"""# Completion of doctor and hermes-state-doctor for bash.
 _hermes_state_doctor() {
-    local IFS=$'\n' line kind program="${1/#\~/$HOME}"
+    local IFS=$'\n' line program="${1/#\~/$HOME}"
     COMPREPLY=()
-    for line in $(COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" VARIABLE=bash "$program" 2>/dev/null); do
-        kind="${line%%,*}"
-        case "$kind" in
+    while IFS= read -r line; do
+        case "${line%%,*}" in
             plain) COMPREPLY+=("${line#*,}") ;;
             dir) compopt -o dirnames 2>/dev/null ;;
             file) compopt -o default 2>/dev/null ;;
         esac
-    done
+    done < <(COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" VARIABLE=bash "$program" 2>/dev/null)
 }
 # Before 4.4 bash sorts what is offered.
 complete -o nosort -F _hermes_state_doctor doctor hermes-state-doctor 2>/dev/null ||
