@@ -34,7 +34,7 @@ complete -o nosort -F _hermes_state_doctor doctor hermes-state-doctor 2>/dev/nul
 
 _ZSH = r"""#compdef doctor hermes-state-doctor
 # Completion of doctor and hermes-state-doctor for zsh.
-_hermes_state_doctor() {
+_doctor() {
     local -a lines described
     local kind value told
     [[ $words[CURRENT] == --*=* ]] && compset -P '*='
@@ -48,10 +48,11 @@ _hermes_state_doctor() {
     done
     (( ${#described} )) && _describe -V 'doctor' described
 }
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
-    _hermes_state_doctor "$@"
+# As a file _doctor on fpath this is the function's first body; it has just given itself a better one.
+if [[ $funcstack[1] == _doctor ]]; then
+    _doctor "$@"
 else
-    compdef _hermes_state_doctor doctor hermes-state-doctor
+    compdef _doctor doctor hermes-state-doctor
 fi
 """
 

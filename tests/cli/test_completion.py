@@ -43,7 +43,7 @@ INSTALL = {
 class Terminal:
     """A shell with the doctor's completion in it, and somebody who types."""
 
-    def __init__(self, shell: str, folder: Path) -> None:
+    def __init__(self, shell: str, folder: Path, install: str | None = None) -> None:
         command, prepare = BEGIN[shell]
         places = f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}"
         variables = environment(folder, PATH=places, TERM="vt100", NO_COLOR="1", XDG_DATA_HOME=str(folder / "data"))
@@ -51,7 +51,7 @@ class Terminal:
             command[0], command[1:], env=variables, cwd=str(folder), encoding="utf-8", timeout=10, dimensions=(60, 200)
         )
         self.run(prepare)
-        self.run(INSTALL[shell])
+        self.run(install or INSTALL[shell])
 
     def run(self, line: str) -> None:
         """Type a line, and wait until the shell says that it is done."""
@@ -89,6 +89,16 @@ def test_a_run_is_completed(tmp_path: Path, damaged: Path) -> None:
     begun = Terminal("bash", tmp_path)
     begun.shows("doctor undo 2\t", f"Run {run} of ")
     begun.shows("doctor runs fo\t2\t --yes", "1 run forgotten")
+    begun.end()
+
+
+def test_zsh_loads_it_from_a_file_as_well(tmp_path: Path) -> None:
+    debian_program("zsh")
+    (tmp_path / "functions").mkdir()
+    assert doctor(tmp_path, "completion", "zsh", "--output", tmp_path / "functions" / "_doctor").returncode == 0
+    begun = Terminal("zsh", tmp_path, "fpath=(~/functions $fpath); compinit -u -D")
+    # The first Tab loads it, the second finds it loaded.
+    begun.shows("doctor expl\topen-zo\t", "open-zombies   warning")
     begun.end()
 
 
