@@ -16,7 +16,7 @@ from hermes_doctor.cli.app import app
 from hermes_doctor.cli.manual import man_page
 from hermes_doctor.cli.tree import commands
 from hermes_doctor.engine.model import ExitCode
-from tests.cli.support import doctor, environment
+from tests.cli.support import ROOT, doctor, environment
 from tests.debian import debian_program
 
 SCRIPT = Path(sys.executable).with_name("doctor")
@@ -92,3 +92,36 @@ def test_without_man_the_page_itself_comes(tmp_path: Path) -> None:
     bare.expect_exact(".SH")
     bare.expect(pexpect.EOF)
     bare.close()
+
+
+def test_the_page_that_is_shipped_is_what_the_program_says_now() -> None:
+    shipped = (ROOT / "share" / "man" / "man1" / "doctor.1").read_text("ascii")
+    assert shipped == man_page(), "write it anew: doctor manual > share/man/man1/doctor.1"
+
+
+def test_man_finds_it_where_the_doctor_was_installed(tmp_path: Path) -> None:
+    man = debian_program("man", "man-db")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    prefix = tmp_path / "env"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-index",
+        "--no-deps",
+        "--ignore-installed",
+        "--prefix",
+        str(prefix),
+        str(wheel),
+    ]
+    subprocess.run(pip, check=True, capture_output=True, env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+    # As in an environment that was activated: nothing but its commands is on the path.
+    places = {"PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path)}
+    for name in ("doctor", "hermes-state-doctor"):
+        done = subprocess.run([man, name], env=places, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "doctor scan [OPTIONS] [TARGET]..." in done.stdout
