@@ -89,7 +89,8 @@ def _of_group(path: Path, context: click.Context, tables: Mapping[str, Any], wit
         command = group.get_command(context, name)
         words = (*within, name)
         if not isinstance(table, dict):
-            raise _wrong(path, within, name, "stands outside of the tables. Write it under a command's, as [scan]")
+            first = ".".join((*within, known[0]))
+            raise _wrong(path, within, name, f"stands outside of the tables. Write it under a command's, as [{first}]")
         if command is None:
             raise _wrong(path, words, None, f"is no command's table.{did_you_mean(name, known)}")
         sub = click.Context(command, info_name=name, parent=context)

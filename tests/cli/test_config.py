@@ -102,7 +102,10 @@ def test_of_two_formats_the_clearer_one_counts(written: Path) -> None:
         ("[scan]\nskip = [['x']]", "[scan] skip has to be the name of a check, or a list of such"),
         ("[scan]\noutput = 1979-05-27", "[scan] output has to be text in quotes"),
         ("[config.show]\nal = true", "[config.show] al is no option of doctor config show. Did you mean all?"),
-        ("[config]\nal = true", "[config] al stands outside of the tables."),
+        (
+            "[config]\nal = true",
+            "[config] al stands outside of the tables. Write it under a command's, as [config.show]",
+        ),
         ('[scan]\n"a\\u001bb" = 1', "[scan] a\\x1bb is no option of doctor scan."),
         ("[scan", "is not TOML: "),
         ("[scan]\nlimit = 1\nlimit = 2", "is not TOML: "),
