@@ -122,11 +122,16 @@ def lay(
 
 
 def run_pass(
-    laid_over: Pass, view: StoreView, failed: Callable[[Check, Exception], None], sifting: Sifting | None = None
+    laid_over: Pass,
+    view: StoreView,
+    failed: Callable[[Check, Exception], None],
+    sifting: Sifting | None = None,
+    concluding: Callable[[Check], None] | None = None,
 ) -> Iterator[Finding]:
     """Read the table once and give what the rules find; a rule that fails on a row is reported to ``failed``.
 
-    ``sifting``: where what the ranges come to is from, if not from reading them.
+    ``sifting``: where what the ranges come to is from, if not from reading them. ``concluding``: told, once the table
+    is read, which check makes something of what it was told of it, which may take as long again.
     """
     folds = [(each, each.rule.start(view)) for each in laid_over.folded]
     if laid_over.table.rowid is not None:
@@ -134,6 +139,8 @@ def run_pass(
     else:
         yield from _at_once(laid_over, folds, view, failed)
     for each, fold in folds:
+        if concluding is not None:
+            concluding(each.check)
         try:
             yield from fold.findings()
         except Exception as error:

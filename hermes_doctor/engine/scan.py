@@ -414,7 +414,7 @@ def _find(
     for laid_over in passes:
         with next_piece():
             told.reads(laid_over.table)
-            yield from run_pass(laid_over, view, failed, sifting)
+            yield from run_pass(laid_over, view, failed, sifting, lambda check: told.looks(check.name))
     for place, (check, rule) in enumerate(related, start=1):
         told.looks(f"{check.name} ({place} of {len(related)})")
         with next_piece():
@@ -515,10 +515,11 @@ class _Told:
         self._tell(step, None if ends[0] is None else 0.0)
 
     def looks(self, what: str) -> None:
-        """Tell which rule over relations is at work; some can tell how far they are."""
+        """Tell which check is at work on more than single rows; some can tell how far they are."""
         step = f"checking {what}"
         self._view.reader.on_range = None
-        self._view.reader.on_share = lambda share: self._tell(step, share)
+        if self._progress is not None:
+            self._view.reader.on_share = lambda share: self._tell(step, share)
         self._tell(step, None)
 
     def _tell(self, step: str, share: float | None) -> None:

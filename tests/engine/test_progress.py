@@ -61,7 +61,12 @@ def test_a_scan_tells_of_each_table_and_each_check(ref: StoreRef) -> None:
     steps = heard.steps()
     assert steps[:2] == ["opening", "reading messages"]
     assert "reading sessions" in steps
-    checking = [step for step in steps if step.startswith("checking ")]
+    # What a check makes of all rows of a table follows the reading, and is no part of it.
+    concluding = steps[2 : steps.index("reading sessions")]
+    assert "checking broken-turns" in concluding
+    assert all(step.startswith("checking ") for step in concluding)
+    assert steps.count("reading messages") == 1
+    checking = [step for step in steps if step.startswith("checking ") and step.endswith(")")]
     assert checking[0].endswith(f" (1 of {len(checking)})")
     assert checking[-1].endswith(f" ({len(checking)} of {len(checking)})")
     assert heard.paths == {ref.path}
