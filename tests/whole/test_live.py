@@ -431,7 +431,7 @@ def test_a_commit_that_a_kill_cut_off_does_not_come_to_be_later(sick: Home, doct
     with HermesProcess(sick, VERSION) as hermes:
         hermes.call("create_session", "own", "cli")
         before = image_of(sick.store)
-        command = [sys.executable, "-m", "tests.whole.killed_in_commit", "fix", "--apply", "--live", sick.store]
+        command = [sys.executable, "-m", "tests.whole.killed_in_commit", "fix", "--apply", "--live", str(sick.store)]
         assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == -signal.SIGKILL
         assert journal(sick, "SELECT state FROM changesets") == [("pending",)]
         # A copy without the index shows what is in the log.
