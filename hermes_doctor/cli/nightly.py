@@ -245,34 +245,26 @@ class _Night:
 
     def _scan(self, ref: StoreRef, options: ScanOptions) -> StoreScan:
         """Scan one store; what the doctor itself got wrong with it fails its checks, and the others still run."""
+        from hermes_doctor import api
         from hermes_doctor.cli.failures import describe
-        from hermes_doctor.engine.scan import CheckResult, StoreScan, scan_store
+        from hermes_doctor.engine.scan import CheckResult, StoreScan
 
         try:
-            return scan_store(ref, self.checks, options)
+            return api.scan(ref, checks=[check.name for check in self.checks], options=options)
         except Exception as error:
             return StoreScan(ref, checks=[CheckResult(check, "failed", describe(error)) for check in self.checks])
 
     def _mend(self, ref: StoreRef, chosen: Chosen, options: ScanOptions) -> StoreFix:
         """Mend what is safe in one store, if it may be mended now; and note the run, so that it is found again."""
-        import sqlite3
-
+        from hermes_doctor import api
         from hermes_doctor.cli.failures import describe
-        from hermes_doctor.engine.apply import apply_store
-        from hermes_doctor.engine.journal import Journal
         from hermes_doctor.engine.plan import StoreFix
         from hermes_doctor.engine.scan import StoreScan
 
         try:
             with stoppable(applies=True) as stop:
-                mended = apply_store(ref, chosen, options, backup="auto", stop=stop, live=self.live)
+                return api.apply(ref, chosen=chosen, options=options, stop=stop, live=self.live, index=self.index)
         except Exception as error:
             mended = StoreFix(ref, StoreScan(ref), applied=True)
             mended.fail(describe(error))
-        if mended.run is not None:
-            with contextlib.suppress(OSError, sqlite3.Error):
-                journal = Journal.beside(ref.path)
-                if journal is not None:
-                    with journal:
-                        self.index.note(ref.path, journal.runs())
-        return mended
+            return mended
