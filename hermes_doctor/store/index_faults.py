@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -96,7 +97,10 @@ def index_faults(view: StoreView) -> Iterator[IndexFault]:
     sound = [state for state in states if _is_sound(state, whole)]
     off = sound if view.deep else suspects(view, sound)
     ranges: list[IndexFault] = []
-    for state in states:
+    told = view.reader.on_share
+    for place, state in enumerate(states):
+        if told is not None:
+            view.reader.on_share = partial(_tell_part, told, place, len(states))
         found = list(_compared(view, state)) if state in off else []
         # One fault of an index as a whole is enough, the worst of them.
         of_whole = [fault for fault in found if fault.key == state.name]
@@ -107,6 +111,11 @@ def index_faults(view: StoreView) -> Iterator[IndexFault]:
     structural = [fault.error for fault in whole.values() if fault.error is not None and fault.error.structural]
     if structural:
         raise structural[0].error
+
+
+def _tell_part(told: Callable[[float], None], place: int, parts: int, share: float) -> None:
+    """Tell how much of all is done, by how much of one of its parts is."""
+    told((place + share) / parts)
 
 
 def index_faults_again(view: StoreView, keys: Sequence[object]) -> Iterator[IndexFault]:

@@ -28,6 +28,9 @@ _TRIED, _COMMON = 16, 64
 #: Bytes up to which a text is cut into its tokens, to count them.
 _COUNTED = 1 << 15
 
+#: Ids between two words about how far it is.
+_TOLD = 64
+
 #: Where each token of a text begins and ends, in bytes, and what it is.
 _Tokens = Sequence[tuple[int, int, str]]
 #: The texts of an entry, one for each column of its index.
@@ -107,7 +110,10 @@ def misfits(view: StoreView, state: IndexState) -> Iterator[int]:
         f"(SELECT CAST({quote(column)} AS BLOB) FROM {quote(how.source)} AS src WHERE src.id = {quote(how.docsize)}.id)"
         for column in state.declared.columns
     )
+    last = view.reader.value(f"SELECT max(id) FROM {quote(how.docsize)}")
     for key, sizes, *cells in rightly.walk(view, "id", "sz", *texts):
+        if view.reader.on_share is not None and isinstance(key, int) and isinstance(last, int) and not key % _TOLD:
+            view.reader.on_share(min(max(key / last, 0.0), 1.0))
         own = [cell if isinstance(cell, bytes) else None for cell in cells]
         if _agrees(tokenizer, state, sizes, own) is False and isinstance(key, int):
             yield key

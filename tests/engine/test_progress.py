@@ -21,6 +21,8 @@ from hermes_doctor.engine.scan import Progress, ScanOptions, scan_store
 from hermes_doctor.engine.stopping import Stop, Stopped
 from hermes_doctor.engine.undo import StoreUndo, undo_store
 from hermes_doctor.host.homes import StoreRef, resolve_targets
+from tests.oracle.home import Home
+from tests.oracle.steps import call
 
 
 class Heard:
@@ -109,6 +111,25 @@ def test_a_deep_check_of_the_file_tells_how_far_it_is(ref: StoreRef) -> None:
     # The second time most of so small a file is in memory still.
     assert 0.4 < shares[-1] <= 1
     assert len([share for share in shares if 0.1 < share < 0.4]) > 3
+
+
+def test_a_deep_check_of_the_search_index_tells_how_far_it_is(home: Home) -> None:
+    home.run("0.22.2", [call("create_session", "s1", "cli")])
+    ref = StoreRef(home.store, home.path, "default")
+    with closing(apsw.Connection(str(ref.path))) as connection:
+        connection.execute(
+            "INSERT INTO messages(session_id, role, content, timestamp)"
+            " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)"
+            " SELECT (SELECT id FROM sessions LIMIT 1), 'user', 'word ' || i, 1700000000 + i FROM n"
+        )
+    heard = Heard()
+    [check] = [check for check in CHECKS if check.name == "search-index"]
+    scan_store(ref, [check], ScanOptions(deep=True), heard).close()
+    shares = heard.shares("checking search-index (1 of 1)")
+    assert shares == sorted(shares)
+    assert len(shares) >= 10
+    assert shares[0] < 0.3
+    assert shares[-1] > 0.7
 
 
 def test_a_fix_tells_of_its_backup_its_rows_and_its_last_look(ref: StoreRef) -> None:
