@@ -315,6 +315,9 @@ def _examine(
                     condemned += [finding] if results[finding.check].check.condemns(finding) else []
         except TimeIsUp:
             _stop(scan)
+        if progress is not None:
+            # Confirming, and whatever else is to be read while the store is open.
+            progress(scan.ref.path, "finishing", None)
         reader.finish()
         # Beside a log that nobody has open, SQLite's data_version counts on by itself: proof outranks it.
         scan.consistent = store.undisturbed() or not reader.moved

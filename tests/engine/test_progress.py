@@ -71,6 +71,7 @@ def test_a_scan_tells_of_each_table_and_each_check(ref: StoreRef) -> None:
     checking = [step for step in steps if step.startswith("checking ") and step.endswith(")")]
     assert checking[0].endswith(f" (1 of {len(checking)})")
     assert checking[-1].endswith(f" ({len(checking)} of {len(checking)})")
+    assert steps[-1] == "finishing"
     assert heard.paths == {ref.path}
     assert (heard.shares("reading messages")[0], max(heard.shares("reading messages"))) == (0.0, 1.0)
 
@@ -154,7 +155,7 @@ def test_an_undo_tells_how_far_it_is(ref: StoreRef, apply: bool, step: str) -> N
     heard = Heard()
     undone = _undo(ref, done.run or "", heard, apply=apply)
     assert undone.outcome == ("fixed" if apply else "planned")
-    assert heard.steps() == ["opening", step]
+    assert heard.steps() == ["opening", "finishing", step]
     shares = heard.shares(step)
     assert len(shares) == done.transactions
     assert shares == [place / done.transactions for place in range(done.transactions)]
