@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hermes_doctor.engine.model import (
     Check,
@@ -361,7 +361,7 @@ def _judge(
             failed(each.check, error)
             continue
         if finding is not None:
-            yield finding if finding.key is not None else replace(finding, key=key)
+            yield finding if finding.key is not None else finding.of(key)
 
 
 def _reraise(_check: Check, error: Exception) -> None:

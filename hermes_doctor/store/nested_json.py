@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -64,6 +65,8 @@ class Refusal(NamedTuple):
     reason: str
 
 
+# Two checks ask about the same cells of a row, one after the other.
+@lru_cache(maxsize=16)
 def unwrap(text: str, goal: Goal) -> Unwrapped | Refusal | None:
     """Take a list or object out of the JSON strings around it; stop at the first list or object.
 
