@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell
 
+#: What became of texts so long, in characters, and shorter, is kept for a moment.
+_KEPT = 1 << 16
 #: Most string layers that are taken off. Each one doubles the backslashes, so the size is met first as a rule.
 MAX_LAYERS = 32
 #: Longest cell that is looked into, in bytes of UTF-8.
@@ -65,13 +67,21 @@ class Refusal(NamedTuple):
     reason: str
 
 
-# Two checks ask about the same cells of a row, one after the other.
-@lru_cache(maxsize=16)
 def unwrap(text: str, goal: Goal) -> Unwrapped | Refusal | None:
     """Take a list or object out of the JSON strings around it; stop at the first list or object.
 
     None where there is nothing to take out: no JSON string at all, or one that does not come to the goal.
     """
+    return _unwrap_again(text, goal) if len(text) <= _KEPT else _unwrap(text, goal)
+
+
+# Two checks ask about the same cells of a row, one after the other.
+@lru_cache(maxsize=16)
+def _unwrap_again(text: str, goal: Goal) -> Unwrapped | Refusal | None:
+    return _unwrap(text, goal)
+
+
+def _unwrap(text: str, goal: Goal) -> Unwrapped | Refusal | None:
     if _first(text) != '"':
         return None
     if _longer_than_limit(text):
