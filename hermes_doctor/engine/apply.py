@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from hermes_doctor.engine.backup import BackupError, make_backup
+from hermes_doctor.engine.backup import BackupError, make_backup, sweep_unfinished
 from hermes_doctor.engine.became import Became, Changes
 from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.forgetting import forget_old_runs
@@ -155,6 +155,9 @@ class _Run:
     def work(self, folder: Path, backup: BackupMode) -> None:
         """Settle what an earlier stop left, back up, mend, and look again."""
         path = self.fix.ref.path
+        # Also where no backup is made this time.
+        with suppress(OSError):
+            sweep_unfinished(folder)
         beside = self._beside()
         self.to_mend = self.fix.count(PLANNED)
         if forecast_backup(self.fix.scan, backup).made:

@@ -165,6 +165,15 @@ def test_the_same_command_finishes_although_nothing_is_left_to_mend(doctors: Doc
         sick.undo_all()
 
 
+def test_a_backup_that_was_cut_off_goes_although_the_next_repair_makes_none(doctors: Doctors, templates: Path) -> None:
+    with patient(templates, doctors, *OLD) as sick:
+        killing.killed(sick.fix(kill_at=f"{Step.BACKUP_COPIED}:1", backup="always"))
+        (left,) = (sick.home.path / "doctor" / "backups").iterdir()
+        assert left.suffix == ".partial"
+        sick.finish(backup="never")
+        sick.undo_all()
+
+
 def test_killed_while_taking_back_what_was_changed_twice(doctors: Doctors, templates: Path, tmp_path: Path) -> None:
     """Empty chats that were ended, then deleted: the deletion is taken back and settled, the end taken back."""
     with patient(templates, doctors, *OLD) as sick:
