@@ -40,6 +40,13 @@ def test_the_base_is_named_plainly_with_its_version() -> None:
     assert re.fullmatch(r"python:3\.\d+-slim", bases[0])
 
 
+def test_it_is_installed_into_an_environment_of_its_own_which_is_on_the_path() -> None:
+    made, *_ = [rest for name, rest in instructions() if name == "RUN"]
+    assert made.split(" && ") == ["python -m venv /opt/doctor", "/opt/doctor/bin/pip install --no-cache-dir ."]
+    assert ("COPY", "--from=build /opt/doctor /opt/doctor") in instructions()
+    assert settings()["PATH"] == "/opt/doctor/bin:$PATH"
+
+
 def test_it_runs_the_doctor_as_somebody_without_rights() -> None:
     names = [name for name, _ in instructions()]
     assert last("USER") == "10001:10001"
