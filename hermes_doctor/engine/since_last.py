@@ -18,6 +18,7 @@ from hermes_doctor.engine.rows import Pass, sifter_of
 from hermes_doctor.host.bundle import open_here
 from hermes_doctor.store.file_mark import FileMark
 from hermes_doctor.store.library import library
+from hermes_doctor.store.reader import Pace
 from hermes_doctor.store.sifting import REACH, Sifted, Sifter, sift
 from hermes_doctor.store.stretches import Stretch, record, unchanged
 from hermes_doctor.store.view import StoreView
@@ -122,25 +123,30 @@ class _Reading:
 
     def _anew(self, low: int, high: int) -> Iterator[Sifted]:
         """Read the rows from ``low`` to ``high``, and keep what their stretches come to."""
+        ranges = self._recorded(low, high)
+        # A slice lasts as long as a stretch is given: where somebody may wait, nothing is made of it meanwhile.
+        yield from list(ranges) if self._reader.pace is Pace.SLICED and self._reader.rests else ranges
+
+    def _recorded(self, low: int, high: int) -> Iterator[Sifted]:
         begin = self._sifter.following(self._reader, low - 1) if low > -(1 << 63) else low
         if begin is None or begin > high:
             return
         recording = record(self._reader, self._table, begin, high)
         for stretch in recording:
             # Whole leaves: where the tree has changed since, a stretch may reach into what is known already.
-            rows, values = self._sifter.one(self._reader, max(stretch.low, begin), min(stretch.high, high))
-            within = begin <= stretch.low and stretch.high <= high
+            first, last = max(stretch.low, begin), min(stretch.high, high)
+            rows, values = self._sifter.one(self._reader, first, last)
             begin = stretch.high + 1
             if not rows:
                 continue
             self._scan.read += rows
-            if within:
+            if (first, last) == (stretch.low, stretch.high):
                 self._border(stretch)
                 self._scan._new.append(Kept(stretch, rows, self._last or b"", b"", values))
                 self._last = stretch.digest
             else:
                 self._last = None
-            yield Sifted(stretch.low, stretch.high, rows, values)
+            yield Sifted(first, last, rows, values)
         if recording.doubt is not None:
             self._scan.doubt = recording.doubt
             self._last = None

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -338,6 +340,40 @@ def test_rules_over_single_messages_look_at_nothing_else(home: Home) -> None:
     }
     assert len(conditions) > 4
     assert [name for name, condition in conditions.items() if "SELECT" in (condition or "").upper()] == []
+
+
+HOLDER = """
+import sys, apsw
+connection = apsw.Connection(sys.argv[1])
+connection.execute("SELECT count(*) FROM sessions").fetchall()
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_is_judged_inside_a_slice_while_somebody_may_wait(make: Callable[[int], Store]) -> None:
+    store = make(108)
+    with store.change() as connection:
+        connection.pragma("journal_mode", "delete")
+    judged = Counter[bool]()
+
+    def judge(_row: Row, view: StoreView) -> None:
+        judged[view.reader.connection.in_transaction] += 1
+
+    rule = RowRule("messages", ("id",), lambda _shape: "1", judge)
+    check = Check("every", Severity.INFO, "", "", Safety.NONE, "", rule)
+    command = [sys.executable, "-c", HOLDER, str(store.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        ref = StoreRef(store.path, store.home.path, "default")
+        for known in (0, ROWS):
+            with scan_store(ref, [check], ScanOptions(memory=store.memory)) as scan:
+                assert (scan.held, scan.journal_mode) == ("yes", "rollback")
+                assert scan.since_last is not None
+                assert scan.since_last.known == known
+        holder.communicate()
+    assert judged == {False: 2 * ROWS}
 
 
 def slow_check(seconds: float) -> Check:
