@@ -44,6 +44,7 @@ from tests.oracle.process import HermesProcess
 from tests.oracle.steps import call, precreate, sql, sql_many
 from tests.whole.identical import difference, image_of
 from tests.whole.killing import agreement, journal
+from tests.whole.mishaps import wait_until_stopped
 from tests.whole.runner import ROOT, Doctors, Ended
 from tests.whole.support import doctor
 
@@ -451,11 +452,6 @@ def test_a_commit_that_a_kill_cut_off_does_not_come_to_be_later(sick: Home, doct
     assert difference(before, image_of(sick.store)) == []
 
 
-def wait_until_stopped(pid: int) -> None:
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        time.sleep(0.01)
-
-
 def test_a_hermes_that_dies_midway_finds_its_log_as_it_left_it(sick: Home, doctors: Doctors) -> None:
     with HermesProcess(sick, VERSION) as hermes:
         hermes.call("create_session", "own", "cli")
@@ -492,12 +488,16 @@ def test_a_log_that_is_replaced_midway_ends_the_work(sick: Home, doctors: Doctor
         )
         assert done.code == 7
         assert "replaced or deleted while the doctor worked" in " ".join(done.out.split())
-        # The first transaction stands, the second was not committed.
-        journal = doctors.run("runs", "--json", sick.path)
-        assert journal.code == 0
         wal.with_name("aside").rename(wal)
-        counted = hermes.step(sql("SELECT count(*) FROM compression_locks"))
-        assert counted[0][0] in (1, 2)
+        first_two = "SELECT state FROM changesets ORDER BY number LIMIT 2"
+        assert journal(sick, first_two) == [("applied",), ("pending",)]
+        assert agreement(sick, stopped=True) == []
+        again = doctors.run("fix", "--apply", "--live", "--backup=never", "--json", sick.store)
+        assert (again.code, again.json()["outcome"]) == (0, "fixed"), again
+        # The first transaction stands, the second was not committed.
+        assert journal(sick, first_two) == [("applied",), ("not-applied",)]
+    assert agreement(sick) == []
+    assert scan_codes(sick, doctors) == Counter()
 
 
 # What the fixes say
