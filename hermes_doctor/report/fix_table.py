@@ -178,7 +178,12 @@ class FixTable:
                     f" store for {longest:,.0f} ms."
                 )
             if result.run is not None and result.still_found:
-                left = f", {number(result.left)} of them can be mended by the same command" if result.left else ""
+                them = "it" if result.still_found == 1 else "them"
+                left = (
+                    f", {number(result.left)} of them can be mended by the same command"
+                    if result.left
+                    else f" that this command does not mend (doctor scan shows {them})"
+                )
                 notes.append(f"{counted(result.still_found, 'finding')} left{left}.")
             if result.left_to_hermes:
                 notes.append(

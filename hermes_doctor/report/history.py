@@ -100,7 +100,8 @@ def _store(told: StoreHistory, now: float, period: float, look: Look) -> Iterato
         ]
         for trend in told.trends
     ]
-    yield table(["check", "now", f"{_span(period)} ago", "what became of it"], rows, "lrrl", look.width)
+    before = f"{_span(period)} ago" if entries[0].at <= now - period else "at first"
+    yield table(["check", "now", before, "what became of it"], rows, "lrrl", look.width)
 
 
 def _facts(told: StoreHistory, now: float, period: float) -> Iterator[str]:

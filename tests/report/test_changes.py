@@ -160,6 +160,20 @@ store for 31 ms.
 
 
 @pytest.mark.parametrize(
+    ("still_found", "said"),
+    [
+        (0, None),
+        (1, "1 finding left that this command does not mend (doctor scan shows it)."),
+        (2, "2 findings left that this command does not mend (doctor scan shows them)."),
+    ],
+)
+def test_what_is_left_and_not_for_this_command(still_found: int, said: str | None) -> None:
+    fix = make_fix([], [change("s1", "applied")], applied=True, run=RUN, still_found=still_found, outcome="fixed")
+    text = " ".join(printed(fix).split())
+    assert (said in text) if said else ("left" not in text)
+
+
+@pytest.mark.parametrize(
     ("forecast", "said"),
     [
         (BackupForecast(False, 10, "never"), "There will be no backup (--backup never)"),
