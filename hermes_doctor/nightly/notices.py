@@ -79,7 +79,8 @@ def ping(url: str, event: str = "", document: str = "") -> None:
 def call(command: str, document: str) -> None:
     """Run a command as the shell takes it, with the JSON on its standard input; what it prints goes nowhere.
 
-    Raises NotSentError where it did not end well, or not in time; it is ended then, with all that it started.
+    Raises NotSentError where it did not end well, or not in time; it is ended then, with all that it started (but for
+    what took a session of its own).
     """
     try:
         process = subprocess.Popen(
@@ -92,14 +93,16 @@ def call(command: str, document: str) -> None:
         )
     except (OSError, ValueError) as error:
         raise NotSentError(f"the command of --notify-command could not be run ({_reason(error)})") from None
-    try:
-        _, said = process.communicate(document.encode(), timeout=COMMAND_SECONDS)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        raise NotSentError(f"the command of --notify-command took longer than {COMMAND_SECONDS:.0f} s") from None
-    except BaseException:
-        _end(process)
-        raise
+    # At its end the pipes are closed, not read to theirs: what it started with a session of its own may hold them.
+    with process:
+        try:
+            _, said = process.communicate(document.encode(), timeout=COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise NotSentError(f"the command of --notify-command took longer than {COMMAND_SECONDS:.0f} s") from None
+        except BaseException:
+            _kill(process)
+            raise
     if process.returncode != 0:
         lines = said.decode(errors="replace").strip().splitlines()
         last = f": {lines[-1][:_LAST_WORDS]}" if lines else ""
@@ -126,9 +129,8 @@ def _reason(error: object) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     if sys.platform == "win32":
         process.kill()
     else:
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()

@@ -380,6 +380,16 @@ def test_a_command_that_fails_is_told_and_changes_nothing(
     assert not (tmp_path / "late").exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for a POSIX shell")
+def test_a_command_is_not_waited_for_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "COMMAND_SECONDS", 0.3)
+    began = time.monotonic()
+    # What it left behind holds its standard error, and is out of reach.
+    with pytest.raises(notices.NotSentError, match="took longer than"):
+        notices.call("setsid sleep 20 & sleep 60", "{}")
+    assert time.monotonic() - began < 10
+
+
 def test_a_check_that_is_muted_is_not_heard_of(damaged: Path) -> None:
     assert CliRunner().invoke(app, ["mute", "open-zombies"]).exit_code == 0
     told = run(damaged)
