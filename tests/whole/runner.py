@@ -6,8 +6,10 @@ the time. ``python -m tests.whole.runner`` is the process that forks; `Doctors` 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -94,9 +96,16 @@ class Doctors:
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request) + "\n")
         pid = self._answer()
-        if started is not None:
-            started(pid)
-        code, calls = self._answer(), self._answer()
+        try:
+            if started is not None:
+                started(pid)
+        except BaseException:
+            # It may have stopped itself, and nobody is left who would let it go on.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            raise
+        finally:
+            code, calls = self._answer(), self._answer()
         return Ended(code, out.read_text(), err.read_text(), calls)
 
     def _answer(self) -> int:
