@@ -215,11 +215,12 @@ def _tables(database: Database) -> tuple[Table, Table]:
 
 
 def _bars(mute: Mute, history: Mapping[Path, Sequence[Entry]]) -> Iterable[dict[str, object]]:
-    """Give how many were last found on each store, by scans with --deep and by others."""
+    """Give how many were last found on each store, by scans with --deep and by others; not by more patient ones."""
     for store, entries in history.items():
         if not mute.until_worse or mute.store not in (None, store):
             continue
-        last = {entry.deep: entry.counts[mute.check] for entry in entries if mute.check in entry.counts}
+        told = [entry for entry in entries if mute.check in entry.counts and not entry.idle]
+        last = {entry.deep: entry.counts[mute.check] for entry in told}
         for deep, count in last.items():
             yield {
                 "name": mute.check,

@@ -155,6 +155,13 @@ def test_a_scan_that_cannot_tell_does_not_make_it_stricter(mutes: Mutes) -> None
     assert marked(mutes, count=4, options=PATIENT)[1] == [Worse("odd-rows", HERE, 4, 3)]
 
 
+@pytest.mark.parametrize("known", [[], [Entry(HERE, NOW - DAY, counts={"odd-rows": 3})]])
+def test_nor_does_such_a_scan_that_was_before_it(mutes: Mutes, known: list[Entry]) -> None:
+    mutes.add([UNTIL_WORSE], {HERE: [*known, Entry(HERE, NOW, idle=DAY, counts={"odd-rows": 1})]}, NOW)
+    assert marked(mutes, count=3)[0] == Muted(NOW, NOW + 14 * DAY, 3)
+    assert marked(mutes, count=4)[1] == [Worse("odd-rows", HERE, 4, 3)]
+
+
 # The file.
 
 
