@@ -231,7 +231,8 @@ class _Night:
         from hermes_doctor.nightly.news import look
         from hermes_doctor.nightly.run import is_deep
 
-        deep = is_deep(ledger.recall(ref.path), self.deep)
+        known = ledger.recall(ref.path)
+        deep = is_deep(known, self.deep)
         # What an ordinary scan keeps for the next must not be lost for a deep one, which asks another question.
         options = ScanOptions(idle_floor=self.idle, deep=deep, memory=None if deep else Memory.of_user())
         scan = self._scan(ref, options)
@@ -239,9 +240,9 @@ class _Night:
             remember(scan, options)
             safe = any(each.buckets[Bucket.SAFE] for each in scan.checks)
             if self.chosen is None or not safe or scan.exit_code(None) is not ExitCode.CLEAN:
-                return look(scan, ledger, self.least, deep=deep)
+                return look(scan, ledger, known, self.least, deep=deep)
             with contextlib.closing(self._mend(ref, self.chosen, options)) as mended:
-                return look(scan, ledger, self.least, deep=deep, fix=mended)
+                return look(scan, ledger, known, self.least, deep=deep, fix=mended)
 
     def _scan(self, ref: StoreRef, options: ScanOptions) -> StoreScan:
         """Scan one store; what the doctor itself got wrong with it fails its checks, and the others still run."""

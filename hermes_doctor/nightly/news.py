@@ -202,14 +202,19 @@ class StoreNews:
 
 
 def look(
-    scan: StoreScan, ledger: Ledger, least: Severity | None, *, deep: bool, fix: StoreFix | None = None
+    scan: StoreScan,
+    ledger: Ledger,
+    known: Known,
+    least: Severity | None,
+    *,
+    deep: bool,
+    fix: StoreFix | None = None,
 ) -> StoreNews:
     """Compare a scan with what is known, and keep what is left after mending as what is known from now on.
 
-    ``least``: the severity from which on findings count, None where none does. What a muted check finds counts for
-    nothing, and what it found before it was muted stays known.
+    ``known``: what the ledger recalls of the store. ``least``: the severity from which on findings count, None where
+    none does. What a muted check finds counts for nothing, and what it found before it was muted stays known.
     """
-    known = ledger.recall(scan.ref.path)
     digests: dict[str, list[bytes]] = {}
     counts: Counter[str] = Counter()
     worst: dict[str, Severity] = {}
@@ -238,18 +243,18 @@ def look(
         for name in counts
     ]
     code = scan.exit_code(None)
-    turned = code is ExitCode.DAMAGED and known.condition != scan.condition.value
+    closed = code is ExitCode.DAMAGED
+    turned = closed and known.condition != scan.condition.value
     mending = None if fix is None else Mending(fix.run, mended.total(), fix.exit_code, fix.reason)
     if code is ExitCode.CLEAN and any(each.new for each in checks):
         code = ExitCode.FINDINGS
     if mending is not None and mending.exit_code in (ExitCode.FAILED, ExitCode.STOPPED):
         code = mending.exit_code if code in (ExitCode.CLEAN, ExitCode.FINDINGS) else code
-    keeps = scan.stopped is None
-    kept_now = not keeps or ledger.keep(
-        scan.ref.path, scan.condition.value, failed, _without(found, fix), deep=deep and scan.stopped is None
+    noted = scan.stopped is not None or ledger.keep(
+        scan.ref.path, scan.condition.value, failed, _without(found, fix), deep=deep
     )
-    newly = sorted(failed - known.failed) if not turned and scan.exit_code(None) is not ExitCode.DAMAGED else []
-    return StoreNews(scan, deep, checks, turned, newly, mending, code, kept_now)
+    newly = [] if closed else sorted(failed - known.failed)
+    return StoreNews(scan, deep, checks, turned, newly, mending, code, noted)
 
 
 def _mended(fix: StoreFix | None) -> Counter[str]:
