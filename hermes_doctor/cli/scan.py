@@ -201,7 +201,7 @@ def _past(store: Path) -> Mapping[str, Sequence[tuple[float, int]]]:
     from hermes_doctor.nightly.history import DAY, History
     from hermes_doctor.nightly.trends import trends
 
-    kept = History.of_user().entries().get(real(store), [])
+    kept = History.of_user().of_store(real(store))
     return {trend.check: trend.points for trend in trends(kept, time.time(), 30 * DAY)}
 
 

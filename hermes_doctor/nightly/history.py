@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,11 +146,21 @@ class History:
     def entries(self) -> dict[Path, list[Entry]]:
         """Return what is kept, store by store: the one that was scanned last comes first, its oldest entry first."""
         found: dict[Path, list[Entry]] = {}
-        for row in self._file.rows(f"SELECT {', '.join(_COLUMNS)} FROM scans ORDER BY at, id"):
+        for entry in self._read(f"SELECT {', '.join(_COLUMNS)} FROM scans ORDER BY at, id"):
+            found.setdefault(entry.store, []).append(entry)
+        return dict(sorted(found.items(), key=lambda each: -each[1][-1].at))
+
+    def of_store(self, store: Path) -> list[Entry]:
+        """Return what is kept of one store, whose path has no links: its oldest entry first."""
+        question = f"SELECT {', '.join(_COLUMNS)} FROM scans WHERE path = ? ORDER BY at, id"
+        return list(self._read(question, path_cell(store)))
+
+    def _read(self, question: str, *values: object) -> Iterator[Entry]:
+        """Give the entries of a question that are such."""
+        for row in self._file.rows(question, *values):
             entry = _entry(row)
             if entry is not None:
-                found.setdefault(entry.store, []).append(entry)
-        return dict(sorted(found.items(), key=lambda each: -each[1][-1].at))
+                yield entry
 
 
 def _lies_in_a_home(folder: Path, scan: StoreScan) -> bool:

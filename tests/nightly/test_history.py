@@ -58,6 +58,9 @@ def test_the_store_that_was_scanned_last_comes_first(history: History) -> None:
     history.keep([Entry(STORE, now - 3, counts={"a": 1}), Entry(other, now - 2), Entry(STORE, now - 4)])
     assert list(history.entries()) == [other, STORE]
     assert [entry.at for entry in history.entries()[STORE]] == [now - 4, now - 3]
+    for store, kept in history.entries().items():
+        assert history.of_store(store) == kept
+    assert history.of_store(Path("/unknown/state.db")) == []
 
 
 def test_it_is_private_and_looking_makes_nothing(history: History, tmp_path: Path) -> None:
