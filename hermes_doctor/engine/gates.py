@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hermes_doctor.engine.backup import BackupMode as BackupMode
 from hermes_doctor.engine.backup import will_back_up
-from hermes_doctor.engine.journal import FOLDER
+from hermes_doctor.engine.journal import FOLDER, folder_of
 from hermes_doctor.engine.live import obstacles
 from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.scan import StoreScan
@@ -90,7 +90,7 @@ def another_doctor(store: Path) -> Refusal | None:
 
     It has the store open, as a hermes would have, but it is done by itself.
     """
-    holder = doctor_at_work(store.parent / FOLDER)
+    holder = doctor_at_work(folder_of(store))
     return None if holder is None else Refusal(ExitCode.BUSY, busy(holder))
 
 

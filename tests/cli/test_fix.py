@@ -375,6 +375,18 @@ def test_another_doctor_is_let_work(damaged: Path) -> None:
     assert contents(damaged) == before
 
 
+def test_another_doctor_is_seen_by_whichever_link_the_store_is_named(damaged: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    alias = tmp_path / "elsewhere" / "alias.db"
+    alias.symlink_to(damaged)
+    ours = damaged.parent / "doctor"
+    ours.mkdir(mode=0o700)
+    with doctor_lock(ours):
+        result = run("fix", alias, "--json")
+    (database,) = valid(result.stdout, "fix")["databases"]
+    assert f"process {os.getpid()} (doctor) is at work on this store" in str(database["would_be_refused"])
+
+
 def test_a_newer_schema_is_planned_and_refused(damaged: Path) -> None:
     connection = apsw.Connection(str(damaged))
     connection.execute("UPDATE schema_version SET version = 99")
