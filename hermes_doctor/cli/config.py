@@ -42,12 +42,10 @@ def config() -> None:
 
 def _command_names(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the command; behind it stand its own options."""
-    from hermes_doctor.cli.tree import commands
-
-    known = [] if context.params.get("words") else commands(context.find_root())
-    return list(
-        dict.fromkeys(first for first in (name.split()[0] for name, _ in known) if first.startswith(incomplete))
-    )
+    root = context.find_root()
+    assert isinstance(root.command, click.Group)
+    known = [] if context.params.get("words") else root.command.list_commands(root)
+    return [name for name in known if name.startswith(incomplete)]
 
 
 @config.command(
