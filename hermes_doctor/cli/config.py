@@ -112,11 +112,16 @@ def _settings(name: str, context: click.Context, typed: Sequence[str]) -> Iterat
                 option.process_value(context, value)
         except click.BadParameter as error:
             mistake = error.message.rstrip(".")
-        variable = None if isinstance(option, TypedOnly) else f"{context.auto_envvar_prefix}_{option.name}".upper()
+        variable = None if isinstance(option, TypedOnly) else _variable(context, option)
         shown = value if source in _ORIGINS or isinstance(value, str | int | float) else None
         yield Setting(
             name, max(option.opts, key=len), _listed(option, shown), _ORIGINS.get(source, "default"), variable, mistake
         )
+
+
+def _variable(context: click.Context, option: click.Option) -> str:
+    """Return what an option of a command is called in the environment."""
+    return f"{context.auto_envvar_prefix}_{option.name}".upper()
 
 
 def _listed(option: click.Option, value: object) -> object:
@@ -132,8 +137,7 @@ def _unread(known: Sequence[tuple[str, click.Context]]) -> dict[str, str]:
     for _, context in known:
         for option in context.command.params:
             if isinstance(option, click.Option):
-                variable = f"{context.auto_envvar_prefix}_{option.name}".upper()
-                read[variable] = not isinstance(option, TypedOnly)
+                read[_variable(context, option)] = not isinstance(option, TypedOnly)
     return {
         variable: "no command has such an option" if variable not in read else "it is only ever typed"
         for variable in sorted(os.environ)
