@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
 
 import apsw
 
@@ -55,15 +57,16 @@ class Change:
         """Return the change in another state."""
         return Change(self.check, self.table, self.key, self.action, state, reason)
 
-    def __reduce__(self) -> tuple[type[Change], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[Change], tuple[Any, ...]]:
         # By position, as findings are.
-        return Change, tuple(getattr(self, field.name) for field in fields(self))
+        return Change, _ALL_OF_CHANGE(self)
 
+
+_ALL_OF_CHANGE: Callable[[Change], tuple[Any, ...]] = attrgetter(*(field.name for field in fields(Change)))
 
 #: The rows of ordinary tables that a transaction wrote to, as SQLite's update hook tells: by table and rowid, the kind
 #: of the first write.
 _Touched = dict[tuple[str, int], int]
-
 
 #: How many rows are asked about in one statement.
 _AT_ONCE = 500
