@@ -277,8 +277,7 @@ class _Run:
             return False
         why = left_to_hermes(finding, self.chosen.fixes[finding.check], used)
         if why is not None:
-            row = finding.check, finding.table, finding.key, finding.action
-            self.became.note(Change(*row, REFUSED, why))
+            self.became.note(Change.of(finding, REFUSED, why))
         return why is not None
 
     def _given_up(self, finding: Finding) -> bool:
@@ -302,8 +301,7 @@ class _Run:
         except UncoveredError as error:
             if len(findings) > 1:
                 return sum(self._mend(writer, check, [finding]) for finding in findings)
-            only = findings[0]
-            changes, held = [Change(only.check, only.table, only.key, only.action, REFUSED, str(error))], 0.0
+            changes, held = [Change.of(findings[0], REFUSED, str(error))], 0.0
         self.had_their_turn += len(findings)
         self.pacing.note(len(findings), held, writer.disk_seconds)
         self.fix.transactions += 1

@@ -96,7 +96,7 @@ def planned_change(
         state, reason = REFUSED, clock_doubt
     elif used is not None and (left := left_to_hermes(finding, fix, used)) is not None:
         state, reason = REFUSED, left
-    return Change(finding.check, finding.table, finding.key, finding.action, state, reason)
+    return Change.of(finding, state, reason)
 
 
 def last_run_at(store: Path) -> float | None:

@@ -48,6 +48,11 @@ class Change:
     state: str
     reason: str | None = None
 
+    @classmethod
+    def of(cls, finding: Finding, state: str, reason: str | None = None) -> Change:
+        """Return that a finding is in that state."""
+        return cls(finding.check, finding.table, finding.key, finding.action, state, reason)
+
     @property
     def row(self) -> tuple[str, Key]:
         """Which row of the store it is: its table and its key there."""
@@ -152,7 +157,7 @@ def _left_to_hermes(writer: Writer, fix: Fix, fresh: Collection[Finding]) -> dic
         return {}
     used = used_sessions(writer.view, fresh)
     told = ((finding, left_to_hermes(finding, fix, used)) for finding in fresh)
-    return {finding.row: _became(finding, REFUSED, why) for finding, why in told if why is not None}
+    return {finding.row: Change.of(finding, REFUSED, why) for finding, why in told if why is not None}
 
 
 def _change_file(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None, *, unsafe: bool) -> Change:
@@ -160,32 +165,28 @@ def _change_file(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | No
     assert fix.files is not None, "only for fixes that change files"
     refused = _not_to_be_mended(planned, fresh, unsafe=unsafe)
     if refused is not None or fresh is None:
-        return refused or _became(planned, GONE)
+        return refused or Change.of(planned, GONE)
     try:
         file = fix.files(writer.view, fresh)
     except (FixRefusedError, FileMovedError) as error:
-        return _became(fresh, REFUSED, str(error))
+        return Change.of(fresh, REFUSED, str(error))
     except OSError as error:
-        return _became(fresh, FAILED, error.strerror)
-    done = _became(fresh, DONE)
+        return Change.of(fresh, FAILED, error.strerror)
+    done = Change.of(fresh, DONE)
     number = writer.journal.write_pending(writer.run, planned.check, b"", {}, (), [_receipt(done)], file)
     reach(Step.PENDING)
     try:
         file.carry_out()
     except FileMovedError as error:
         writer.journal.settle(number, NOT_APPLIED)
-        return _became(fresh, GONE, str(error))
+        return Change.of(fresh, GONE, str(error))
     except OSError as error:
         writer.journal.settle(number, NOT_APPLIED)
-        return _became(fresh, FAILED, error.strerror)
+        return Change.of(fresh, FAILED, error.strerror)
     reach(Step.COMMITTED)
     writer.journal.settle(number, APPLIED)
     reach(Step.APPLIED)
     return done
-
-
-def _became(finding: Finding, state: str, reason: str | None = None) -> Change:
-    return Change(finding.check, finding.table, finding.key, finding.action, state, reason)
 
 
 def _receipt(change: Change) -> Receipt:
@@ -221,7 +222,7 @@ def _mend_one(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None,
     """Mend one row inside a savepoint of its own, so that one bad row never stops the rest."""
     refused = _not_to_be_mended(planned, fresh, unsafe=unsafe)
     if refused is not None or fresh is None:
-        return refused or _became(planned, GONE)
+        return refused or Change.of(planned, GONE)
     connection = writer.connection
     connection.execute("SAVEPOINT one_row")
     try:
@@ -234,19 +235,19 @@ def _mend_one(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None,
             raise UncoveredError("the store's own tables end the whole transaction over it") from error
         connection.execute("ROLLBACK TO one_row")
         connection.execute("RELEASE one_row")
-        return _became(fresh, *_why_not(error))
+        return Change.of(fresh, *_why_not(error))
     connection.execute("RELEASE one_row")
-    return _became(fresh, DONE)
+    return Change.of(fresh, DONE)
 
 
 def _not_to_be_mended(planned: Finding, fresh: Finding | None, *, unsafe: bool) -> Change | None:
     """Return why a row is not to be touched, by what the check says of it now; None where it is to be mended."""
     if fresh is None:
-        return _became(planned, GONE, "no longer shows the fault")
+        return Change.of(planned, GONE, "no longer shows the fault")
     if fresh.fix is Safety.NONE:
-        return _became(fresh, REFUSED, fresh.refusal or "there is no fix for this row")
+        return Change.of(fresh, REFUSED, fresh.refusal or "there is no fix for this row")
     if fresh.fix is Safety.UNSAFE and not unsafe:
-        return _became(fresh, REFUSED, "is mended only with --unsafe")
+        return Change.of(fresh, REFUSED, "is mended only with --unsafe")
     return None
 
 
