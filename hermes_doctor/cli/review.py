@@ -17,9 +17,9 @@ import click
 from hermes_doctor.cli.changing import say, typed
 from hermes_doctor.cli.look import look_for
 from hermes_doctor.engine.gates import refusal
-from hermes_doctor.engine.model import Bucket, Safety
+from hermes_doctor.engine.model import Bucket
 from hermes_doctor.engine.plan import place_of, planned
-from hermes_doctor.engine.review import NO, YES, restricted, says
+from hermes_doctor.engine.review import NO, YES, restricted, reviewed, says
 from hermes_doctor.engine.transaction import DONE, GONE
 from hermes_doctor.report.fix_table import FixTable
 from hermes_doctor.report.layout import header, next_lines, wrapped
@@ -310,9 +310,7 @@ class Review:
     def _unsafe(self, scan: StoreScan, check: str | None = None) -> Iterator[Finding]:
         """The findings that a person has to decide about."""
         return (
-            finding
-            for finding in scan.findings
-            if check in (None, finding.check) and finding.fix is Safety.UNSAFE and self.chosen.mends(finding)
+            finding for finding in scan.findings if check in (None, finding.check) and reviewed(finding, self.chosen)
         )
 
     def _is_asked(self, finding: Finding, kept: StoreAnswers) -> bool:
