@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hermes_doctor.engine.model import Check, Severity
     from hermes_doctor.engine.plan import Chosen, StoreFix
     from hermes_doctor.engine.run_index import RunIndex
-    from hermes_doctor.engine.scan import ScanOptions, StoreScan
+    from hermes_doctor.engine.scan import ScanOptions
     from hermes_doctor.host.homes import StoreRef
     from hermes_doctor.nightly.news import Ledger, StoreNews
     from hermes_doctor.nightly.run import NightlyRun, Notices
@@ -224,7 +224,7 @@ class _Night:
 
     def _one(self, ref: StoreRef, ledger: Ledger) -> StoreNews:
         """Scan one store, mend it where that was asked for, and compare it with what is known."""
-        from hermes_doctor.cli.scan import remember
+        from hermes_doctor.cli.scan import remember, scan_one
         from hermes_doctor.engine.memory import Memory
         from hermes_doctor.engine.model import Bucket, ExitCode
         from hermes_doctor.engine.scan import ScanOptions
@@ -235,7 +235,7 @@ class _Night:
         deep = is_deep(known, self.deep)
         # What an ordinary scan keeps for the next must not be lost for a deep one, which asks another question.
         options = ScanOptions(idle_floor=self.idle, deep=deep, memory=None if deep else Memory.of_user())
-        scan = self._scan(ref, options)
+        scan = scan_one(ref, self.checks, options)
         with scan.findings:
             remember(scan, options)
             safe = any(each.buckets[Bucket.SAFE] for each in scan.checks)
@@ -243,17 +243,6 @@ class _Night:
                 return look(scan, ledger, known, self.least, deep=deep)
             with contextlib.closing(self._mend(ref, self.chosen, options)) as mended:
                 return look(scan, ledger, known, self.least, deep=deep, fix=mended)
-
-    def _scan(self, ref: StoreRef, options: ScanOptions) -> StoreScan:
-        """Scan one store; what the doctor itself got wrong with it fails its checks, and the others still run."""
-        from hermes_doctor import api
-        from hermes_doctor.cli.failures import describe
-        from hermes_doctor.engine.scan import CheckResult, StoreScan
-
-        try:
-            return api.scan(ref, checks=[check.name for check in self.checks], options=options)
-        except Exception as error:
-            return StoreScan(ref, checks=[CheckResult(check, "failed", describe(error)) for check in self.checks])
 
     def _mend(self, ref: StoreRef, chosen: Chosen, options: ScanOptions) -> StoreFix:
         """Mend what is safe in one store, if it may be mended now; and note the run, so that it is found again."""

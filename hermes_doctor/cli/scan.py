@@ -126,7 +126,7 @@ def _scan_all(
         # Only here: a stop in the middle of writing must leave a document that nobody takes for a whole one.
         try:
             with output.show_progress() as progress:
-                result = _scan_one(waiting[0], chosen, options, progress, look)
+                result = scan_one(waiting[0], chosen, options, progress, look)
         except KeyboardInterrupt:
             codes.append(ExitCode.STOPPED)
             _say_stopped(len(refs), len(waiting), "stopped")
@@ -146,8 +146,12 @@ def _scan_all(
     return code
 
 
-def _scan_one(
-    ref: StoreRef, chosen: Sequence[Check], options: ScanOptions, progress: ProgressDisplay, look: Look | None
+def scan_one(
+    ref: StoreRef,
+    chosen: Sequence[Check],
+    options: ScanOptions,
+    progress: ProgressDisplay | None = None,
+    look: Look | None = None,
 ) -> StoreScan:
     """Scan one store; what the doctor itself got wrong with it fails all of its checks, and the others still run."""
     from hermes_doctor import api
