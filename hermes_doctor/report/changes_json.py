@@ -10,7 +10,8 @@ from hermes_doctor.engine.plan import StoreFix
 from hermes_doctor.engine.transaction import DONE, Change
 from hermes_doctor.engine.undo import RESTORED, StoreUndo
 from hermes_doctor.report.changes_model import ChangesEnd, ChangesStart
-from hermes_doctor.report.document import dump, opened, utc
+from hermes_doctor.report.document import dump, opened
+from hermes_doctor.report.json import run_head
 from hermes_doctor.store.cells import json_key
 
 FIX_FORMAT, UNDO_FORMAT = "hermes-doctor.fix", "hermes-doctor.undo"
@@ -28,13 +29,7 @@ class ChangesJson:
 
     def begin(self, start: ChangesStart) -> None:
         """Write the head of the document."""
-        head = {
-            "format": self.format,
-            "format_version": FORMAT_VERSION,
-            "tool": {"version": start.version, "sqlite": start.sqlite},
-            "started_at": utc(start.started_at),
-            "applied": start.applied,
-        }
+        head = {**run_head(start, self.format, FORMAT_VERSION), "applied": start.applied}
         self._write(f'{opened(head)}, "databases": [')
 
     def end(self, end: ChangesEnd) -> None:
