@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, TextIO
 from hermes_doctor.engine.model import Bucket, Finding
 from hermes_doctor.report.layout import facts, holding, row_name
 from hermes_doctor.report.sums import Sums
-from hermes_doctor.report.table import CLOSED, CONDITION_WORDS, failure, notes_of, since_last, steps_of, what
+from hermes_doctor.report.table import (
+    CLOSED,
+    CONDITION_WORDS,
+    WRITTEN_MEANWHILE,
+    failure,
+    notes_of,
+    since_last,
+    steps_of,
+    what,
+)
 from hermes_doctor.report.words import counted, duration, muted_words, number, short_path, size, visible
 
 if TYPE_CHECKING:
@@ -125,7 +134,7 @@ def _notes(scan: StoreScan) -> list[str]:
     if scan.since_last is not None:
         notes.append(since_last(scan.since_last))
     if not scan.consistent:
-        notes.append("Somebody wrote to it while it was read: what is reported was confirmed row by row.")
+        notes.append(WRITTEN_MEANWHILE)
     return notes + [failure(result) for result in scan.checks if result.status == "failed"]
 
 

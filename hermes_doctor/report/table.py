@@ -25,6 +25,8 @@ CONDITION_WORDS = {
     Condition.MISSING: "missing",
     Condition.NOT_HERMES: "not a store of hermes",
 }
+#: What is said of a store that was not as it was all the time.
+WRITTEN_MEANWHILE = "Somebody wrote to it while it was read: what is reported was confirmed row by row."
 
 
 class ScanTable:
@@ -66,7 +68,7 @@ class ScanTable:
             return
         lines = [header(scan, self._look)]
         if found and not scan.consistent:
-            notes.append("Somebody wrote to it while it was read: what is reported was confirmed row by row.")
+            notes.append(WRITTEN_MEANWHILE)
         if scan.since_last is not None:
             notes.append(since_last(scan.since_last))
         lines += [line for note in notes for line in self._wrap(note)]

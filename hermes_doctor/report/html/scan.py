@@ -35,7 +35,15 @@ from hermes_doctor.report.html.markup import Markup, ascii_only, join, tag
 from hermes_doctor.report.html.verdict import Verdict
 from hermes_doctor.report.layout import Look, facts, holding, row_name
 from hermes_doctor.report.model import Past, RunEnd, RunStart
-from hermes_doctor.report.table import CLOSED, CONDITION_WORDS, failure, notes_of, since_last, steps_of
+from hermes_doctor.report.table import (
+    CLOSED,
+    CONDITION_WORDS,
+    WRITTEN_MEANWHILE,
+    failure,
+    notes_of,
+    since_last,
+    steps_of,
+)
 from hermes_doctor.report.words import counted, duration, muted_words, number, short_path, size
 
 if TYPE_CHECKING:
@@ -249,7 +257,7 @@ def _introduction(scan: StoreScan, word: str, name: str) -> Iterator[Markup]:
     yield tag("p", " · ".join(known), class_="soft")
     notes = [scan.reason] if closed and scan.reason else [] if closed else notes_of(scan)
     if not scan.consistent and not closed:
-        notes.append("Somebody wrote to it while it was read: what is reported was confirmed row by row.")
+        notes.append(WRITTEN_MEANWHILE)
     if scan.since_last is not None:
         notes.append(since_last(scan.since_last))
     notes += [f"{failure(result)}." for result in scan.checks if result.status == "failed" and not closed]
