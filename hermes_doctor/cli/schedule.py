@@ -268,12 +268,17 @@ def _place(place: str) -> str:
 
 def _last_run() -> dict[str, Any] | None:
     """Return what the last nightly run came to, None where there was none, or its record cannot be read."""
+    from datetime import datetime
+
     from hermes_doctor.engine.state_file import state_folder
     from hermes_doctor.nightly.run import LAST_RUN
 
     try:
         document = json.loads((state_folder() / LAST_RUN).read_text(encoding="utf-8"))
-        return {key: document[key] for key in ("started_at", "seconds", "found", "new", "outcome", "exit_code")}
+        # What is told in words has to be what it is taken for.
+        datetime.fromisoformat(document["started_at"])
+        numbers = {key: int(document[key]) for key in ("found", "new", "exit_code")}
+        return {key: document[key] for key in ("started_at", "seconds", "outcome")} | numbers
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -328,9 +333,9 @@ def _in_words(last: dict[str, Any] | None) -> str:
 
     if last is None:
         return "No nightly run is known."
-    then = datetime.fromisoformat(str(last["started_at"])).timestamp()
-    told = f"{counted(int(last['new']), 'new finding')}, {int(last['found']):,} in all"
-    return f"Last run: {moment(then, time.time())}, {told} (exit code {int(last['exit_code'])})."
+    then = datetime.fromisoformat(last["started_at"]).timestamp()
+    told = f"{counted(last['new'], 'new finding')}, {last['found']:,} in all"
+    return f"Last run: {moment(then, time.time())}, {told} (exit code {last['exit_code']})."
 
 
 __all__ = ["schedule"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -193,3 +194,14 @@ def test_the_status_tells_of_the_last_run(tmp_path: Path) -> None:
     assert "17 new findings, 17 in all (exit code 1).\n" in run("status").stdout
     document = valid(run("status", "--json").stdout, "schedule")
     assert (document["installed"], document["last_run"]["new"]) == ([], 17)
+
+
+@pytest.mark.parametrize("key", ["started_at", "found", "new", "exit_code"])
+def test_a_last_run_that_cannot_be_read_is_not_known(tmp_path: Path, key: str) -> None:
+    assert CliRunner().invoke(app, ["nightly", str(make_demo_home(tmp_path / "home"))]).exit_code == 1
+    [record] = tmp_path.rglob("nightly.json")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {key: "yesterday"}))
+    told = run("status", env={"PATH": "/nowhere"})
+    assert told.exit_code == 1
+    assert "No nightly run is known.\n" in told.stdout
+    assert valid(run("status", "--json").stdout, "schedule")["last_run"] is None
