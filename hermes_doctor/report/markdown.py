@@ -61,12 +61,12 @@ class ScanMarkdown:
         found = [result for result in scan.checks if result.count]
         found.sort(key=lambda result: -(result.worst or result.check.severity))
         examples = self._sums.take(scan, self._look.limit)
-        notes = _notes(scan)
-        well = not found and not notes and scan.condition not in CLOSED
+        failed = any(result.status == "failed" for result in scan.checks)
+        well = not (found or failed or notes_of(scan) or scan.condition in CLOSED)
         if well and self._look.quiet:
             return
         self._paragraphs(f"## {code(short_path(scan.ref.path))}", _introduced(scan, well=well))
-        notes += [_muted(result) for result in scan.checks if result.muted is not None]
+        notes = [*_notes(scan), *(_muted(result) for result in scan.checks if result.muted is not None)]
         if notes:
             self._paragraphs("\n".join(f"- {line(note)}" for note in notes))
         if found:

@@ -14,8 +14,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hermes_doctor.engine.findings import Findings
+from hermes_doctor.engine.memory import Memory
 from hermes_doctor.engine.model import ExitCode, Safety, Severity
 from hermes_doctor.engine.scan import Muted, StoreScan
+from hermes_doctor.engine.since_last import SinceLast
 from hermes_doctor.host.bundle import Condition
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.report.layout import Look
@@ -121,6 +123,15 @@ def test_a_healthy_store_and_one_that_is_missing() -> None:
     assert "## `/nowhere`\n\n**missing**\n\n- there is none\n- Next: name another\n" in text
     assert "\nNot read, because the scan was stopped: `/srv/unread/state.db`\n" in text
     assert "\n2 stores looked at in 0.4 s, nothing was changed.\n" in text
+
+
+def test_a_store_that_was_read_in_part_or_written_to_meanwhile_is_healthy_all_the_same(tmp_path: Path) -> None:
+    since = SinceLast(Memory(tmp_path), tmp_path / "state.db", None, read=2, known=7)
+    for changes in ({"since_last": since}, {"consistent": False}):
+        text = text_of(make_scan(**changes))
+        assert "\n**healthy** · schema 22" in text
+        assert ("2 messages read" in text, "wrote to it" in text) == ("since_last" in changes, "consistent" in changes)
+        assert len(text_of(make_scan(**changes), quiet=True).splitlines()) == 1
 
 
 def test_quiet_says_only_what_is_wrong() -> None:
