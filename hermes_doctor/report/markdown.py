@@ -62,6 +62,9 @@ class ScanMarkdown:
         found.sort(key=lambda result: -(result.worst or result.check.severity))
         examples = self._sums.take(scan, self._look.limit)
         failed = any(result.status == "failed" for result in scan.checks)
+        if self._look.quiet and all(result.muted for result in found):
+            # As in the table: what is muted is no reason to tell of a store.
+            found = []
         well = not (found or failed or notes_of(scan) or scan.condition in CLOSED)
         if well and self._look.quiet:
             return

@@ -134,6 +134,14 @@ def test_a_store_that_was_read_in_part_or_written_to_meanwhile_is_healthy_all_th
         assert len(text_of(make_scan(**changes), quiet=True).splitlines()) == 1
 
 
+def test_quiet_does_not_tell_of_what_is_muted() -> None:
+    for found in ([make_finding()], [make_finding(), make_finding("bad-rows")]):
+        scan = make_scan(found)
+        scan.checks[0].muted = Muted(1796000000.0, 1797000000.0)
+        told = text_of(scan, quiet=True).splitlines()
+        assert ("### bad-rows" in told, len(told) == 1) == (len(found) == 2, len(found) == 1)
+
+
 def test_quiet_says_only_what_is_wrong() -> None:
     text = text_of(make_scan(), make_scan(condition=Condition.MISSING, reason="there is none"), quiet=True)
     assert text.splitlines()[2:] == ["## `/srv/hermes/state.db`", "", "**missing**", "", "- there is none"]
