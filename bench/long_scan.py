@@ -6,6 +6,7 @@ traceback where a write of it waited for a second, or is not there afterwards.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.whole.test_living_hermes import scan_beside_a_writer
 
 def main() -> None:
     """Run both."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     wheels.ensure()
     for version, mode in (("0.22.2", "delete"), ("0.19.0", "wal")):
         with tempfile.TemporaryDirectory() as folder:
