@@ -104,7 +104,10 @@ class UserCrontab:
 
     def usable(self) -> str | None:
         """Return why it cannot be used, None where it can."""
-        return None if is_there("crontab") else "there is no command crontab"
+        if not is_there("crontab"):
+            return "there is no command crontab"
+        # By cron.allow, cron.deny or PAM: nothing can be read, put there or taken away then.
+        return "you are not allowed to use crontab" if b"not allowed" in ask(["crontab", "-l"]).stderr.lower() else None
 
     def pieces(self, job: Job) -> list[Piece]:
         """Return the block. Raises RefusedError for a command that cron cannot hold."""
@@ -116,7 +119,7 @@ class UserCrontab:
 
     def installed(self) -> list[Installed]:
         """Return the block if it is there."""
-        if not is_there("crontab"):
+        if self.usable() is not None:
             return []
         block = _Crontab.read()
         return [] if block.owner is Owner.NOBODY else [Installed(CRONTAB, block.owner, _at(block.ours))]
@@ -134,7 +137,7 @@ class UserCrontab:
 
     def remove(self, *, force: bool) -> list[str]:
         """Take the block out."""
-        if not is_there("crontab"):
+        if self.usable() is not None:
             return []
         crontab = _Crontab.read()
         refuse_others([(CRONTAB, crontab.owner)], force=force, verb="remove")

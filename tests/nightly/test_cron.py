@@ -160,6 +160,37 @@ def test_a_block_without_its_end_is_left_to_its_owner(host: PrivateHost) -> None
     assert host.run("crontab", "-l").stdout == torn
 
 
+_AS_NOBODY = """
+import os
+import hermes_doctor.cli.schedule
+from hermes_doctor.nightly.cron import UserCrontab
+from hermes_doctor.nightly.schedule import Job, RefusedError
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+cron = UserCrontab()
+print(cron.installed(), cron.remove(force=False))
+try:
+    cron.install(Job(("/bin/true",), 3, 10), force=False)
+except RefusedError as error:
+    print(error)
+"""
+
+
+def test_who_may_have_no_crontab_has_none(host: PrivateHost) -> None:
+    etc = host.laid / "allowing"
+    etc.mkdir()
+    (etc / "cron.allow").write_text("root\n")
+    lay = 'mount -t overlay -o "lowerdir=$1:/etc" overlay /etc || exit 77; shift; exec "$@"'
+    done = host.run("sh", "-c", lay, "sh", etc, sys.executable, "-c", _AS_NOBODY)
+    if done.returncode == 77:
+        pytest.skip("this machine lays nothing over /etc, where cron looks for whom it serves")
+    # It is asked also where systemd does the work, which must not fail by it.
+    nothing, refused = done.stdout.splitlines()
+    assert nothing == "[] []"
+    assert refused.startswith("you are not allowed to use crontab. Nothing was changed.")
+
+
 _KEEPS_BYTES = """#!/bin/sh
 case $1 in
     -l) [ -e "$TABLE" ] || { echo "crontab: can't open 'me': No such file or directory" >&2; exit 1; }; cat "$TABLE";;
