@@ -10,20 +10,24 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from checks import CHECKS
+from hermes_doctor.engine import since_last
 from hermes_doctor.engine.memory import Memory
 from hermes_doctor.engine.model import Check, ExitCode, Finding, RelationRule, Row, RowRule, Safety, Severity
 from hermes_doctor.engine.scan import ScanOptions, StoreScan, scan_store
 from hermes_doctor.host.homes import StoreRef
-from hermes_doctor.store import sifting, stretches
-from hermes_doctor.store.shape import read_shape
+from hermes_doctor.store import file_mark, sifting, stretches
+from hermes_doctor.store.reader import Reader
+from hermes_doctor.store.shape import Table, read_shape
+from hermes_doctor.store.stretches import Stretch
 from hermes_doctor.store.view import StoreView
 from tests.oracle.home import Home
 from tests.oracle.steps import call, open_store
@@ -246,17 +250,31 @@ def test_any_life(make: Callable[[int], Store], seed: int) -> None:
     assert store.known > ROWS, (lived, store.doubts)
 
 
-def test_nothing_new_is_read_of_a_store_as_it_was(make: Callable[[int], Store]) -> None:
+def test_nothing_new_is_read_of_a_store_as_it_was(
+    make: Callable[[int], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+
+    def looking(reader: Reader, table: Table, kept: Sequence[Stretch], *more: Any) -> stretches.Unchanged:
+        looked_at.append(len(kept))
+        return stretches.unchanged(reader, table, kept, *more)
+
+    monkeypatch.setattr(since_last, "unchanged", looking)
+    # However slow this is, the files have only just been written.
+    monkeypatch.setattr(file_mark, "_SETTLED", 3600.0)
     store = make(100)
     store.compare()
     before = store.read
     store.compare()
     assert store.read == before
+    assert len(looked_at) == 1
     # A day later the files alone are proof: no page is looked at.
-    old = time.time() - 3600
-    os.utime(store.path, (old, old))
+    monkeypatch.setattr(file_mark, "_SETTLED", 0.0)
+    store.compare()
+    assert len(looked_at) == 2
     store.compare()
     assert store.read == before
+    assert len(looked_at) == 2
 
 
 def test_few_rows_are_read_for_few_that_are_new(make: Callable[[int], Store]) -> None:
