@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from hermes_doctor import catalogue
 from hermes_doctor.engine.model import Check, ExitCode
 from hermes_doctor.engine.scan import CheckResult, Look, Progress, ScanOptions, StoreScan, cores, scan_store
-from hermes_doctor.host.homes import StoreRef, resolve_targets
+from hermes_doctor.host.homes import StoreRef, real, resolve_targets
 
 if TYPE_CHECKING:
     # What only plans, mends and undoes: a scan takes no time to load it.
@@ -268,7 +268,9 @@ def _run(ref: StoreRef, name: str) -> Run:
     known: list[Run] = []
     if journal is not None:
         with journal:
-            known = [run for run in journal.runs() if Path(run.path).name == ref.path.name]
+            # As for the command: the home may have been moved, or the store be named by a link.
+            here = ref.path.name, real(ref.path)
+            known = [run for run in journal.runs() if Path(run.path).name == here[0] or real(Path(run.path)) == here[1]]
     matching = [run for run in known if run.run == name] or [run for run in known if name and run.run.startswith(name)]
     if len(matching) != 1:
         said = f"{len(matching)} runs begin with {name!r}" if matching else f"there is no run {name!r}"

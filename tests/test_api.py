@@ -188,6 +188,16 @@ def test_a_run_is_known_to_the_commands(tmp_path: Path, store: Path) -> None:
     assert done.returncode == 0
 
 
+def test_a_run_is_known_by_a_link_to_its_store_too(store: Path) -> None:
+    with hermes_doctor.apply(store) as applied:
+        run = applied.run
+    assert run is not None
+    link = store.with_name("link.db")
+    link.symlink_to(store)
+    with hermes_doctor.undo(link, run) as planned:
+        assert (planned.outcome, planned.count("planned")) == ("planned", _SAFE)
+
+
 def test_a_run_that_is_not_known(store: Path) -> None:
     with pytest.raises(LookupError, match="there is no run 'nothing'"):
         hermes_doctor.undo(store, "nothing")
