@@ -38,8 +38,7 @@ from hermes_doctor.engine.transaction import (
     change_files,
     mend_rows,
 )
-from hermes_doctor.engine.writer import LOOK_EVERY, Writer, checkpoint_if_alone, open_writer
-from hermes_doctor.host.holders import named
+from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
 from hermes_doctor.host.same_files import StoreMovedError
@@ -143,7 +142,6 @@ class _Run:
         self.stop = stop
         self.progress = progress
         self.pacing = LivePacing() if fix.live else Pacing()
-        self.looked_at = float("-inf")
         self.became = became
         #: Whether another file, or none, lies there by now.
         self.moved: StoreMovedError | None = None
@@ -290,7 +288,7 @@ class _Run:
 
     def _mend(self, writer: Writer, check: Check, findings: Sequence[Finding]) -> int:
         """Mend a few rows in one transaction; where that cannot be recorded whole, each in one of its own."""
-        self._watch_for_others(writer)
+        writer.watch_for_others(self.stop)
         if self.stop:
             return 0
         self._tell("mending", min(self.had_their_turn / max(self.to_mend, 1), 1.0))
@@ -314,22 +312,6 @@ class _Run:
         if self.fix.live:
             self.pacing.rest()
         return sum(change.state == DONE for change in changes)
-
-    def _watch_for_others(self, writer: Writer) -> None:
-        """Stop when hermes has opened the store meanwhile: what was decided while nobody had it may no longer hold.
-
-        Where it had it open from the start, make sure that everybody has the same files still. Raises GaveWayError.
-        """
-        now = time.monotonic()
-        if now - self.looked_at < LOOK_EVERY:
-            return
-        self.looked_at = now
-        if writer.beside is not None:
-            writer.beside.look_around()
-            return
-        others = writer.others()
-        if others:
-            self.stop.ask(f"{named(others)} opened the store meanwhile")
 
     def _conclude(self) -> None:
         """Note how the run ended, leave the store tidy, and look at what is left."""

@@ -41,9 +41,8 @@ from hermes_doctor.engine.settle import settle_pending
 from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.stopping import Stop
 from hermes_doctor.engine.transaction import Change
-from hermes_doctor.engine.writer import LOOK_EVERY, Writer, checkpoint_if_alone, open_writer
+from hermes_doctor.engine.writer import Writer, checkpoint_if_alone, open_writer
 from hermes_doctor.host.bundle import StoreProblem
-from hermes_doctor.host.holders import named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.locks import LockTakenError, doctor_lock, upstream_maintenance_lock
 from hermes_doctor.host.same_files import StoreMovedError
@@ -277,15 +276,10 @@ def _work(
         writer.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
         settle_pending(writer)
         match_trigrams(writer.connection, writer.view.shape)
-        looked_at = float("-inf")
         count = journal.count(undo.run, states=[APPLIED, UNKNOWN])
         entries = journal.entries(undo.run, states=[APPLIED, UNKNOWN])
         for entry in _told(entries, count, undo.ref.path, "taking back", progress):
-            if time.monotonic() - looked_at >= LOOK_EVERY:
-                others = writer.others()
-                looked_at = time.monotonic()
-                if others:
-                    stop.ask(f"{named(others)} opened the store meanwhile")
+            writer.watch_for_others(stop)
             if stop:
                 break
             begun = time.monotonic()

@@ -14,8 +14,9 @@ import apsw
 from hermes_doctor.engine.identity import identify
 from hermes_doctor.engine.journal import Journal
 from hermes_doctor.engine.scan import ScanOptions, StoreScan
+from hermes_doctor.engine.stopping import Stop
 from hermes_doctor.host.bundle import Bundle
-from hermes_doctor.host.holders import Holder, others_at
+from hermes_doctor.host.holders import named, others_at
 from hermes_doctor.host.lease import Lease, take_lease
 from hermes_doctor.host.same_files import SameFiles
 from hermes_doctor.host.settings import NO_SETTINGS, read_settings
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from hermes_doctor.engine.live import Beside
 
 #: Seconds between two looks whether somebody else has opened the store meanwhile.
-LOOK_EVERY = 1.0
+_LOOK_EVERY = 1.0
 
 
 @dataclass
@@ -37,7 +38,8 @@ class Writer:
     """An open store, for one run.
 
     ``beside``: how the work fits in with that of a living hermes, None without one, when ``files`` are watched instead.
-    ``disk_seconds``: how long it took to put the last transaction, and its record, on the disk.
+    ``disk_seconds``: how long it took to put the last transaction, and its record, on the disk. ``looked_at``: when it
+    was last looked who else is there, by the monotonic clock.
     """
 
     connection: apsw.Connection
@@ -48,6 +50,7 @@ class Writer:
     beside: Beside | None = None
     files: SameFiles | None = None
     disk_seconds: float = 0.0
+    looked_at: float = float("-inf")
 
     def begin(self) -> None:
         """Begin a write transaction. Raises apsw.BusyError, StoreMovedError, or beside a living hermes GaveWayError."""
@@ -80,9 +83,22 @@ class Writer:
         finally:
             self.view.reader.finish()
 
-    def others(self) -> tuple[Holder, ...]:
-        """Who else has the store open by now, as far as can be seen."""
-        return others_at(self.bundle)
+    def watch_for_others(self, stop: Stop) -> None:
+        """Ask for an end where somebody opened the store meanwhile: what was decided without them may no longer hold.
+
+        Where hermes had it open from the start, make sure that everybody has the same files still. Looks about once in
+        a second. Raises GaveWayError.
+        """
+        now = time.monotonic()
+        if now - self.looked_at < _LOOK_EVERY:
+            return
+        self.looked_at = now
+        if self.beside is not None:
+            self.beside.look_around()
+            return
+        others = others_at(self.bundle)
+        if others:
+            stop.ask(f"{named(others)} opened the store meanwhile")
 
     def identity(self) -> dict[str, Any]:
         """By what this store can be known again, and told from another one that lies in its place later."""
