@@ -239,6 +239,8 @@ def test_a_hermes_that_comes_midway_stops_the_work(sick: Home, state: dict[str, 
     many_zombies(sick, version, 1500)
     before = image_of(sick.store)
     with working(sick, state) as work, HermesProcess(sick, version) as hermes:
+        # The doctor looks once a second who is there, and would be done before it looks again.
+        time.sleep(1.0)
         work.go_on()
         waits: list[float] = []
         hermes.call("create_session", "guest", "cli")
