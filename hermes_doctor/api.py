@@ -194,8 +194,7 @@ def complete(result: StoreScan, chosen: Iterable[Check]) -> None:
 def _path(target: str | os.PathLike[str]) -> Path:
     if not os.fspath(target):
         raise ValueError("a target is empty: name a state.db or a Hermes home, or none for this host")
-    path = Path(target)
-    return path.expanduser() if str(path).startswith("~") else path
+    return Path(os.path.expanduser(target))  # noqa: PTH111  (pathlib raises for the home of a user who is not there)
 
 
 def _one(store: Store) -> StoreRef:

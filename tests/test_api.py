@@ -118,6 +118,7 @@ def test_a_store_may_be_named_by_its_file_or_its_home(store: Path, name: type) -
 def test_a_tilde_is_the_home_folder(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert [ref.path for ref in hermes_doctor.stores("~/home")] == [store]
+    assert [ref.path for ref in hermes_doctor.stores("~no-such-user/x")] == [Path("~no-such-user/x")]
 
 
 def test_without_a_name_this_host_is_meant(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
