@@ -6,9 +6,8 @@ import json
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Self
 
-from hermes_doctor.engine.findings import Pile, Shelf
+from hermes_doctor.engine.findings import Closing, Pile, Shelf
 from hermes_doctor.engine.model import Finding
 from hermes_doctor.engine.transaction import FAILED, REFUSED, Change
 from hermes_doctor.store.cells import json_key
@@ -32,7 +31,7 @@ class Changes(Pile[Change]):
         return sum(self._states[state] for state in states)
 
 
-class Became:
+class Became(Closing):
     """What became of each finding of a run: a later round's word replaces an earlier one's."""
 
     def __init__(self, planned: Iterable[Change]) -> None:
@@ -53,10 +52,8 @@ class Became:
         for change, _in_vain in self._words:
             yield change
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
+    def close(self) -> None:
+        """Let the temporary file go."""
         self._words.close()
 
 

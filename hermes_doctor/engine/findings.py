@@ -34,7 +34,7 @@ class Closing:
         self.close()
 
 
-class Pile(Generic[HeldT]):
+class Pile(Closing, Generic[HeldT]):
     """Things in the order in which they were added; may be gone through any number of times, also at once."""
 
     def __init__(self, things: Iterable[HeldT] = ()) -> None:
@@ -68,18 +68,12 @@ class Pile(Generic[HeldT]):
         """Let the temporary file go."""
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
 
 class Findings(Pile[Finding]):
     """What a scan found."""
 
 
-class Shelf(Generic[HeldT]):
+class Shelf(Closing, Generic[HeldT]):
     """Things by name, in the order in which the names were first put; a later thing takes an earlier one's place."""
 
     def __init__(self) -> None:
@@ -114,9 +108,3 @@ class Shelf(Generic[HeldT]):
     def close(self) -> None:
         """Let the temporary file go."""
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()

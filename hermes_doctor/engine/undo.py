@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
 
 import apsw
 
@@ -204,7 +203,7 @@ def _plan_entry(undo: StoreUndo, entry: Entry, shape: Shape, would_be: _WouldBe)
             undo.changes.add(_change(entry, change, CHANGED_SINCE))
 
 
-class _WouldBe:
+class _WouldBe(Closing):
     """The store as it would be by then: what a run changed twice can be put back once the later change is.
 
     It is told first of all changes of the run, and keeps nothing of rows that are changed only once, which may be many
@@ -217,10 +216,8 @@ class _WouldBe:
         #: The columns that would be put back by then, None for a row that would be removed.
         self._restored: Shelf[dict[str, Cell] | None] = Shelf()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
+    def close(self) -> None:
+        """Let the temporary files go."""
         self._times.close()
         self._restored.close()
 
