@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.model import Check, Finding, RowRule, Safety, Severity
 from hermes_doctor.engine.scan import CheckResult, StoreScan
 from hermes_doctor.host.homes import StoreRef
+from hermes_doctor.report.model import ScanReporter
 
 
 def make_check(name: str = "odd-rows", severity: Severity = Severity.WARNING, page: str = "") -> Check:
@@ -56,3 +59,21 @@ def make_scan(found: Sequence[Finding] = (), checks: Sequence[Check] = (), **cha
     }
     settings["findings"] = changes.pop("findings", None) or Findings(found)
     return StoreScan(**(settings | changes))  # type: ignore[arg-type]  # the keywords are StoreScan's own
+
+
+class Discarding(io.StringIO):
+    """A stream that keeps nothing."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def peak_of(report: ScanReporter, count: int) -> int:
+    """The most memory, in bytes, that a report takes meanwhile of a store with that many findings."""
+    scan = make_scan(checks=[make_check()], findings=Findings(make_finding(key=f"session-{n}") for n in range(count)))
+    tracemalloc.start()
+    report.store(scan)
+    reached = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    scan.findings.close()
+    return reached

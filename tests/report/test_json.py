@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.model import ExitCode, Safety
 from hermes_doctor.engine.scan import Muted, StoreScan
 from hermes_doctor.host.holders import Holder
@@ -22,7 +20,7 @@ from hermes_doctor.report.json import ScanJson
 from hermes_doctor.report.model import OUTCOMES, RunEnd, RunStart
 from hermes_doctor.store.cells import BadText, Key
 from tests.cli.support import valid
-from tests.report.support import make_check, make_finding, make_scan
+from tests.report.support import Discarding, make_finding, make_scan, peak_of
 
 
 def document(*scans: StoreScan, code: ExitCode = ExitCode.FINDINGS) -> Any:
@@ -124,22 +122,9 @@ def test_the_schema_would_notice() -> None:
         document(make_scan(held="sideways"))
 
 
-class _Discarding(io.TextIOBase):
-    def write(self, text: str) -> int:
-        return len(text)
-
-
 def test_memory_does_not_grow_with_the_findings() -> None:
     def peak(count: int) -> int:
-        findings = Findings(make_finding(key=f"session-{n}") for n in range(count))
-        scan = make_scan(checks=[make_check()], findings=findings)
-        report = ScanJson(_Discarding())  # type: ignore[arg-type]  # a text stream that keeps nothing
-        tracemalloc.start()
-        report.store(scan)
-        reached = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        scan.findings.close()
-        return reached
+        return peak_of(ScanJson(Discarding()), count)
 
     peak(10)
     assert peak(5000) < 2 * peak(50) + 50_000

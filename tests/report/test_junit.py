@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tracemalloc
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,6 @@ import xmlschema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.model import ExitCode, Safety, Severity
 from hermes_doctor.engine.scan import Muted, StoreScan
 from hermes_doctor.host.bundle import Condition
@@ -24,7 +22,7 @@ from hermes_doctor.report.junit import ScanJunit
 from hermes_doctor.report.layout import Look
 from hermes_doctor.report.model import RunEnd, RunStart
 from hermes_doctor.report.words import key_text, visible
-from tests.report.support import make_check, make_finding, make_scan
+from tests.report.support import make_check, make_finding, make_scan, peak_of
 
 #: Of Jenkins's xunit plugin, as it is (MIT).
 _SCHEMA = Path(__file__).with_name("junit-10.xsd")
@@ -171,15 +169,7 @@ def test_whatever_a_store_holds_is_valid_and_visible(odd: str) -> None:
 
 def test_memory_does_not_grow_with_the_findings() -> None:
     def peak(count: int) -> int:
-        findings = Findings(make_finding(key=f"session-{n}") for n in range(count))
-        scan = make_scan(findings=findings, checks=[make_check()])
-        report = ScanJunit(io.StringIO(), Look())
-        tracemalloc.start()
-        report.store(scan)
-        reached = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        scan.findings.close()
-        return reached
+        return peak_of(ScanJunit(io.StringIO(), Look()), count)
 
     peak(10)
     assert peak(5000) < 2 * peak(50) + 50_000

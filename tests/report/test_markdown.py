@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.memory import Memory
 from hermes_doctor.engine.model import ExitCode, Safety, Severity
 from hermes_doctor.engine.scan import Muted, StoreScan
@@ -24,7 +22,7 @@ from hermes_doctor.report.layout import Look
 from hermes_doctor.report.markdown import ScanMarkdown, code, inline, line
 from hermes_doctor.report.model import RunEnd, RunStart
 from hermes_doctor.report.words import visible
-from tests.report.support import make_check, make_finding, make_scan
+from tests.report.support import make_check, make_finding, make_scan, peak_of
 
 
 class _Page(HTMLParser):
@@ -240,15 +238,7 @@ def test_whatever_a_store_holds_the_report_keeps_its_form(odd: str) -> None:
 
 def test_memory_does_not_grow_with_the_findings() -> None:
     def peak(count: int) -> int:
-        findings = Findings(make_finding(key=f"session-{n}") for n in range(count))
-        scan = make_scan(findings=findings, checks=[make_check()])
-        report = ScanMarkdown(io.StringIO(), Look())
-        tracemalloc.start()
-        report.store(scan)
-        reached = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        scan.findings.close()
-        return reached
+        return peak_of(ScanMarkdown(io.StringIO(), Look()), count)
 
     peak(10)
     assert peak(5000) < 2 * peak(50) + 50_000

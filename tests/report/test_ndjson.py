@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tracemalloc
 from importlib.resources import files
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.model import ExitCode, Safety
 from hermes_doctor.engine.scan import StoreScan
 from hermes_doctor.host.holders import Holder
@@ -21,7 +19,7 @@ from hermes_doctor.report.model import RunEnd, RunStart, ScanReporter
 from hermes_doctor.report.ndjson import ScanLines
 from hermes_doctor.store.cells import Key
 from tests.cli.support import valid
-from tests.report.support import make_check, make_finding, make_scan
+from tests.report.support import Discarding, make_finding, make_scan, peak_of
 
 START = RunStart("0.1.0", "3.54.1", 1796072400.9)
 
@@ -135,22 +133,9 @@ def test_a_reader_gets_each_store_as_soon_as_it_is_done() -> None:
     assert json.loads(pipe.arrived.splitlines()[-1])["type"] == "store-end"
 
 
-class _Discarding(io.TextIOBase):
-    def write(self, text: str) -> int:
-        return len(text)
-
-
 def test_memory_does_not_grow_with_the_findings() -> None:
     def peak(count: int) -> int:
-        findings = Findings(make_finding(key=f"session-{n}") for n in range(count))
-        scan = make_scan(checks=[make_check()], findings=findings)
-        report = ScanLines(_Discarding())  # type: ignore[arg-type]  # a text stream that keeps nothing
-        tracemalloc.start()
-        report.store(scan)
-        reached = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        scan.findings.close()
-        return reached
+        return peak_of(ScanLines(Discarding()), count)
 
     peak(10)
     assert peak(5000) < 2 * peak(50) + 50_000

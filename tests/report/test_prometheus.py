@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import subprocess
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from hermes_doctor.engine.findings import Findings
 from hermes_doctor.engine.model import ExitCode, Safety, Severity
 from hermes_doctor.engine.scan import CheckResult, Muted, StoreScan
 from hermes_doctor.host.bundle import Condition
@@ -22,7 +20,7 @@ from hermes_doctor.report.model import RunEnd, RunStart
 from hermes_doctor.report.prometheus import FAMILIES, ScanMetrics
 from hermes_doctor.report.words import visible
 from tests.debian import debian_program
-from tests.report.support import make_check, make_finding, make_scan
+from tests.report.support import make_check, make_finding, make_scan, peak_of
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 
@@ -168,15 +166,7 @@ def checked_by(promtool: str, text: str) -> tuple[int, str]:
 
 def test_memory_does_not_grow_with_the_findings() -> None:
     def peak(count: int) -> int:
-        findings = Findings(make_finding(key=f"session-{n}") for n in range(count))
-        scan = make_scan(findings=findings, checks=[make_check()])
-        report = ScanMetrics(io.StringIO())
-        tracemalloc.start()
-        report.store(scan)
-        reached = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        scan.findings.close()
-        return reached
+        return peak_of(ScanMetrics(io.StringIO()), count)
 
     peak(10)
     assert peak(5000) < 2 * peak(50) + 50_000
