@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -211,4 +210,4 @@ def _past(store: Path) -> Mapping[str, Sequence[tuple[float, int]]]:
 
 def _say_stopped(total: int, unread: int, why: str) -> None:
     rest = "" if total == 1 else f" {unread} of {total} stores were not read."
-    sys.stderr.write(f"doctor: {why}.{rest} Nothing was changed; the same command starts over.\n")
+    say(f"{why}.{rest} Nothing was changed; the same command starts over.")
