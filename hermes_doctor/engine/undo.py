@@ -448,12 +448,11 @@ def _restore(connection: apsw.Connection, change: RowChange) -> None:
         marks = ", ".join("?" for _ in change.before)
         connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(change.before.values()))
         return
-    where, values = _where(change.key)
     if change.op is Op.INSERT:
+        where, values = _where(change.key)
         connection.execute(f"DELETE FROM {table} WHERE {where}", values)
     else:
-        assigned = ", ".join(f"{quote(name)} = ?" for name in change.before)
-        connection.execute(f"UPDATE {table} SET {assigned} WHERE {where}", (*change.before.values(), *values))
+        _assign(connection, change)
     if connection.changes() != 1:
         raise CannotRestoreError(f"a row of {change.table} changed while it was put back")
 
@@ -482,18 +481,21 @@ def _set_right(connection: apsw.Connection, changes: Iterable[RowChange]) -> Non
         for change in differing:
             if not change.before:
                 raise CannotRestoreError(f"a row of {change.table} that the run had made cannot be removed")
-            assigned = ", ".join(
-                f"{quote(name)} = {'CAST(? AS TEXT)' if isinstance(cell, BadText) else '?'}"
-                for name, cell in change.before.items()
-            )
-            where, values = _where(change.key)
-            connection.execute(
-                f"UPDATE {quote(change.table)} SET {assigned} WHERE {where}", (*change.before.values(), *values)
-            )
+            _assign(connection, change)
         if not differing:
             return
     if any(not _is_as_before(connection, change) for change in differing):
         raise CannotRestoreError("a trigger of the store keeps changing what is put back")
+
+
+def _assign(connection: apsw.Connection, change: RowChange) -> None:
+    """Give a row's columns what they held before."""
+    assigned = ", ".join(
+        f"{quote(name)} = {'CAST(? AS TEXT)' if isinstance(cell, BadText) else '?'}"
+        for name, cell in change.before.items()
+    )
+    where, values = _where(change.key)
+    connection.execute(f"UPDATE {quote(change.table)} SET {assigned} WHERE {where}", (*change.before.values(), *values))
 
 
 def _where(image: Mapping[str, Cell]) -> tuple[str, tuple[Cell, ...]]:
