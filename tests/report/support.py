@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hermes_doctor.engine.findings import Findings
-from hermes_doctor.engine.model import Check, Finding, RowRule, Safety, Severity
+from hermes_doctor.engine.model import Check, ExitCode, Finding, RowRule, Safety, Severity
 from hermes_doctor.engine.scan import CheckResult, StoreScan
 from hermes_doctor.host.homes import StoreRef
-from hermes_doctor.report.model import ScanReporter
+from hermes_doctor.report.model import RunEnd, RunStart, ScanReporter
 
 
 def make_check(name: str = "odd-rows", severity: Severity = Severity.WARNING, page: str = "") -> Check:
@@ -59,6 +59,17 @@ def make_scan(found: Sequence[Finding] = (), checks: Sequence[Check] = (), **cha
     }
     settings["findings"] = changes.pop("findings", None) or Findings(found)
     return StoreScan(**(settings | changes))  # type: ignore[arg-type]  # the keywords are StoreScan's own
+
+
+def report_on(
+    report: ScanReporter, *scans: StoreScan, start: RunStart | None = None, end: RunEnd | None = None
+) -> None:
+    """Tells a report of a whole run, and closes the findings."""
+    report.begin(start or RunStart("0.1.0", "3.54.1", 1796072400.9))
+    for scan in scans:
+        with scan.findings:
+            report.store(scan)
+    report.end(end or RunEnd(0.4142, ExitCode.FINDINGS))
 
 
 class Discarding(io.StringIO):

@@ -22,7 +22,7 @@ from hermes_doctor.report.html.markup import Markup, ascii_only, tag, text
 from hermes_doctor.report.html.scan import ScanHtml
 from hermes_doctor.report.layout import Look
 from hermes_doctor.report.model import Illustrated, RunEnd, RunStart
-from tests.report.support import make_check, make_finding, make_scan
+from tests.report.support import make_check, make_finding, make_scan, report_on
 
 PAGE = """Rows that are odd.
 
@@ -66,14 +66,10 @@ class Read(HTMLParser):
         return [attributes for tag, attributes in self.tags if tag == name]
 
 
-def written(*scans: StoreScan, end: RunEnd | None = None, reporter: ScanHtml | None = None, **look: object) -> str:
+def written(*scans: StoreScan, end: RunEnd | None = None, **look: object) -> str:
     stream = io.StringIO()
     page = ScanHtml(stream, Look(**look))  # type: ignore[arg-type]  # Look's own keywords
-    page.begin(RunStart("0.9", "3.99", 1_764_500_000.0))
-    for scan in scans:
-        with scan.findings:
-            page.store(scan)
-    page.end(end or RunEnd(0.41, ExitCode.FINDINGS))
+    report_on(page, *scans, start=RunStart("0.9", "3.99", 1_764_500_000.0), end=end)
     return stream.getvalue()
 
 

@@ -17,20 +17,16 @@ from hermes_doctor.engine.scan import Muted, StoreScan
 from hermes_doctor.host.holders import Holder
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.report.json import ScanJson
-from hermes_doctor.report.model import OUTCOMES, RunEnd, RunStart
+from hermes_doctor.report.model import OUTCOMES, RunEnd
 from hermes_doctor.store.cells import BadText, Key
 from tests.cli.support import valid
-from tests.report.support import Discarding, make_finding, make_scan, peak_of
+from tests.report.support import Discarding, make_finding, make_scan, peak_of, report_on
 
 
 def document(*scans: StoreScan, code: ExitCode = ExitCode.FINDINGS) -> Any:
     stream = io.StringIO()
     report = ScanJson(stream)
-    report.begin(RunStart("0.1.0", "3.54.1", 1796072400.9))
-    for scan in scans:
-        with scan.findings:
-            report.store(scan)
-    report.end(RunEnd(0.4142, code))
+    report_on(report, *scans, end=RunEnd(0.4142, code))
     assert stream.getvalue().isascii()
     return valid(stream.getvalue(), "scan")
 

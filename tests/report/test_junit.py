@@ -22,7 +22,7 @@ from hermes_doctor.report.junit import ScanJunit
 from hermes_doctor.report.layout import Look
 from hermes_doctor.report.model import RunEnd, RunStart
 from hermes_doctor.report.words import key_text, visible
-from tests.report.support import make_check, make_finding, make_scan, peak_of
+from tests.report.support import make_check, make_finding, make_scan, peak_of, report_on
 
 #: Of Jenkins's xunit plugin, as it is (MIT).
 _SCHEMA = Path(__file__).with_name("junit-10.xsd")
@@ -38,11 +38,12 @@ def text_of(
 ) -> str:
     stream = io.StringIO()
     report = ScanJunit(stream, Look(limit=limit))
-    report.begin(RunStart("0.1.0", "3.54.1", 1796072400.9, fail_on=fail_on))
-    for scan in scans:
-        with scan.findings:
-            report.store(scan)
-    report.end(RunEnd(0.4142, ExitCode.FINDINGS, unread))
+    report_on(
+        report,
+        *scans,
+        start=RunStart("0.1.0", "3.54.1", 1796072400.9, fail_on=fail_on),
+        end=RunEnd(0.4142, ExitCode.FINDINGS, unread),
+    )
     return stream.getvalue()
 
 

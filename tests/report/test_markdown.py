@@ -20,9 +20,9 @@ from hermes_doctor.host.bundle import Condition
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.report.layout import Look
 from hermes_doctor.report.markdown import ScanMarkdown, code, inline, line
-from hermes_doctor.report.model import RunEnd, RunStart
+from hermes_doctor.report.model import RunEnd
 from hermes_doctor.report.words import visible
-from tests.report.support import make_check, make_finding, make_scan, peak_of
+from tests.report.support import make_check, make_finding, make_scan, peak_of, report_on
 
 
 class _Page(HTMLParser):
@@ -57,11 +57,7 @@ def page(markdown: str) -> _Page:
 def text_of(*scans: StoreScan, end: RunEnd | None = None, limit: int = 3, quiet: bool = False) -> str:
     stream = io.StringIO()
     report = ScanMarkdown(stream, Look(limit=limit, quiet=quiet))
-    report.begin(RunStart("0.1.0", "3.54.1", 1796072400.9))
-    for scan in scans:
-        with scan.findings:
-            report.store(scan)
-    report.end(end or RunEnd(0.4, ExitCode.FINDINGS))
+    report_on(report, *scans, end=end)
     return stream.getvalue()
 
 

@@ -16,11 +16,11 @@ from hermes_doctor.engine.model import ExitCode, Safety, Severity
 from hermes_doctor.engine.scan import CheckResult, Muted, StoreScan
 from hermes_doctor.host.bundle import Condition
 from hermes_doctor.host.homes import StoreRef
-from hermes_doctor.report.model import RunEnd, RunStart
+from hermes_doctor.report.model import RunEnd
 from hermes_doctor.report.prometheus import FAMILIES, ScanMetrics
 from hermes_doctor.report.words import visible
 from tests.debian import debian_program
-from tests.report.support import make_check, make_finding, make_scan, peak_of
+from tests.report.support import make_check, make_finding, make_scan, peak_of, report_on
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 
@@ -28,11 +28,7 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 def text_of(*scans: StoreScan, code: ExitCode = ExitCode.FINDINGS, stream: io.TextIOBase | None = None) -> str:
     target = stream or io.StringIO()
     report = ScanMetrics(target)  # type: ignore[arg-type]  # a text stream
-    report.begin(RunStart("0.1.0", "3.54.1", 1796072400.9))
-    for scan in scans:
-        with scan.findings:
-            report.store(scan)
-    report.end(RunEnd(0.4142, code, [Path("/srv/unread/state.db")]))
+    report_on(report, *scans, end=RunEnd(0.4142, code, [Path("/srv/unread/state.db")]))
     return target.getvalue() if isinstance(target, io.StringIO) else ""
 
 

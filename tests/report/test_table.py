@@ -18,19 +18,15 @@ from hermes_doctor.host.holders import Holder
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.report.ink import Ink
 from hermes_doctor.report.layout import Look
-from hermes_doctor.report.model import RunEnd, RunStart
+from hermes_doctor.report.model import RunEnd
 from hermes_doctor.report.table import ScanTable, checks_table
-from tests.report.support import make_check, make_finding, make_scan
+from tests.report.support import make_check, make_finding, make_scan, report_on
 
 
 def printed(*scans: StoreScan, end: RunEnd | None = None, **look: object) -> str:
     stream = io.StringIO()
     table = ScanTable(stream, Look(**look))  # type: ignore[arg-type]  # Look's own keywords
-    table.begin(RunStart("0", "3", 0.0))
-    for scan in scans:
-        with scan.findings:
-            table.store(scan)
-    table.end(end or RunEnd(0.41, ExitCode.FINDINGS))
+    report_on(table, *scans, end=end)
     return stream.getvalue()
 
 
