@@ -31,6 +31,7 @@ from hermes_doctor.engine.transaction import (
     DONE,
     FAILED,
     GONE,
+    NO_FAULT,
     PLANNED,
     REFUSED,
     Change,
@@ -369,7 +370,7 @@ class _Run:
         for change in self.became:
             # A row that the plan named and no transaction came to: it stopped showing the fault by itself.
             gone = change.state == PLANNED and self.came_through
-            yield change.became(GONE, "no longer shows the fault") if gone else change
+            yield change.became(GONE, NO_FAULT) if gone else change
 
 
 def _with_size(writer: Writer, findings: Iterable[Finding]) -> Iterator[tuple[Finding, bool]]:

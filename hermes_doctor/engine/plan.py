@@ -19,6 +19,7 @@ from hermes_doctor.engine.live import is_left_to_hermes, left_to_hermes, used_se
 from hermes_doctor.engine.model import Check, ExitCode, Finding, Safety
 from hermes_doctor.engine.prune_forecast import PruneForecast, prune_forecast
 from hermes_doctor.engine.scan import Progress, ScanOptions, StoreScan, scan_store
+from hermes_doctor.engine.transaction import NEEDS_UNSAFE as NEEDS_UNSAFE
 from hermes_doctor.engine.transaction import PLANNED, REFUSED, Change
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.room import free_bytes
@@ -29,8 +30,6 @@ Outcome = Literal["planned", "fixed", "partly-fixed", "compacted", "nothing-to-d
 
 #: Pages that mending one row is taken to write: its own, and those of the indexes that it stands in.
 _PAGES_A_ROW = 4
-
-NEEDS_UNSAFE = "is mended only with --unsafe"
 
 #: Where a finding is: its check, its table, its key there.
 Place = tuple[str, str, Key]

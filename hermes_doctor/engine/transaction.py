@@ -36,6 +36,10 @@ from hermes_doctor.store.view import StoreView
 #: The states of one row's change, as reports show them.
 PLANNED, DONE, GONE, REFUSED, FAILED = "planned", "applied", "gone", "refused", "failed"
 
+#: Why a row was left, in words that the plan and the work share.
+NEEDS_UNSAFE = "is mended only with --unsafe"
+NO_FAULT = "no longer shows the fault"
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -243,11 +247,11 @@ def _mend_one(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | None,
 def _not_to_be_mended(planned: Finding, fresh: Finding | None, *, unsafe: bool) -> Change | None:
     """Return why a row is not to be touched, by what the check says of it now; None where it is to be mended."""
     if fresh is None:
-        return Change.of(planned, GONE, "no longer shows the fault")
+        return Change.of(planned, GONE, NO_FAULT)
     if fresh.fix is Safety.NONE:
         return Change.of(fresh, REFUSED, fresh.refusal or "there is no fix for this row")
     if fresh.fix is Safety.UNSAFE and not unsafe:
-        return Change.of(fresh, REFUSED, "is mended only with --unsafe")
+        return Change.of(fresh, REFUSED, NEEDS_UNSAFE)
     return None
 
 
