@@ -143,7 +143,7 @@ class Drawing:
     def _node(self, piece: Piece) -> Iterator[str]:
         node = piece.what
         assert isinstance(node, Node)
-        marks = [*(["resumed here"] if self.is_resumed(node) else [])]
+        marks = ["resumed here"] if self.is_resumed(node) else []
         marks += ["asked for"] if node.id == self._tree.asked else []
         text = f"{_name(node.id)}  " + " · ".join(self.facts(node))
         text += f"  ← {', '.join(marks)}".replace(" ", _GLUE).replace(_GLUE, " ", 2) if marks else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from hermes_doctor.engine.journal import Run
 from hermes_doctor.report.document import plain, utc
 from hermes_doctor.report.layout import Look, table, wrapped
-from hermes_doctor.report.words import ago, counted, number, short_path, visible
+from hermes_doctor.report.words import ago, counted, number, short_path, size, visible
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,6 @@ def _standing(past: PastRun, now: float) -> str:
 
 def forgotten_line(runs: Sequence[PastRun], freed: int) -> str:
     """Return what a person is told after runs were forgotten. ``freed``: bytes of changesets."""
-    from hermes_doctor.report.words import size
-
     they = "it" if len(runs) == 1 else "they"
     told = f"{counted(len(runs), 'run')} forgotten ({size(freed)}): {they} can no longer be undone."
     return f"{told} What {they} did stays.\n"
