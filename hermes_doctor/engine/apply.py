@@ -252,23 +252,28 @@ class _Run:
                         found.add(finding)
                 used = used_sessions(writer.view, found) if self.fix.live else {}
             by_name = {check.name: check for check in checks}
-            waiting: list[Finding] = []
-            for finding, alone in _with_size(writer, found):
-                if self._leave_to_hermes(finding, used):
-                    continue
-                full = len(waiting) >= self.pacing.next_size()
-                if waiting and (waiting[0].check != finding.check or full or alone):
-                    mended += self._mend(writer, by_name[waiting[0].check], waiting)
-                    waiting = []
+            for together in self._shared_out(_with_size(writer, found), used):
+                mended += self._mend(writer, by_name[together[0].check], together)
                 if self.stop:
-                    return mended
-                waiting.append(finding)
-                if alone:
-                    mended += self._mend(writer, by_name[finding.check], waiting)
-                    waiting = []
-            if waiting:
-                mended += self._mend(writer, by_name[waiting[0].check], waiting)
+                    break
         return mended
+
+    def _shared_out(self, findings: Iterable[tuple[Finding, bool]], used: Mapping[Key, str]) -> Iterator[list[Finding]]:
+        """Give what each transaction is to mend: findings of one check, as many as go together, or one alone."""
+        together: list[Finding] = []
+        for finding, alone in findings:
+            if self._leave_to_hermes(finding, used):
+                continue
+            full = len(together) >= self.pacing.next_size()
+            if together and (together[0].check != finding.check or full or alone):
+                yield together
+                together = []
+            together.append(finding)
+            if alone:
+                yield together
+                together = []
+        if together:
+            yield together
 
     def _leave_to_hermes(self, finding: Finding, used: Mapping[Key, str]) -> bool:
         """Note that a row is left to a living hermes; False where it may be mended, as far as it was seen so far."""
