@@ -94,13 +94,20 @@ def transcript_exists(home: Path, session_id: str) -> bool:
 def other_databases(home: Path) -> list[Path]:
     """Return hermes's other databases of a home, those that exist: its root's ``*.db`` but the store, and known places.
 
-    Copies of the store (``state.db`` and whatever begins like it) are not among them.
+    Copies of the store (``state.db`` and whatever begins like it) are not among them, nor is the store by another name.
     """
     found = {path for pattern in _DATABASES for path in home.glob(pattern) if not path.name.startswith("state.db")}
     pinned = os.environ.get("HERMES_KANBAN_DB", "").strip()
     if pinned and "\x00" not in pinned:
         found |= {path for path in [Path(pinned).expanduser()] if path.exists()}
-    return sorted(path for path in found if not path.is_dir())
+    return sorted(path for path in found if not path.is_dir() and not _is_same(path, home / "state.db"))
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
 
 
 def _session_folders(home: Path) -> tuple[list[Path], bool]:

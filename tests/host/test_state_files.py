@@ -158,3 +158,13 @@ def test_other_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     elsewhere = put(tmp_path, "sub/board.db", b"")
     monkeypatch.setenv("HERMES_KANBAN_DB", str(elsewhere))
     assert elsewhere in other_databases(tmp_path)
+
+
+def test_the_store_by_another_name_is_no_other_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HERMES_KANBAN_DB", raising=False)
+    put(tmp_path, "state.db", b"")
+    put(tmp_path, "mine.db", b"")
+    (tmp_path / "link.db").symlink_to("state.db")
+    (tmp_path / "hard.db").hardlink_to(tmp_path / "state.db")
+    (tmp_path / "dangling.db").symlink_to("nowhere.db")
+    assert [path.name for path in other_databases(tmp_path)] == ["dangling.db", "mine.db"]
