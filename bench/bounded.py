@@ -11,8 +11,10 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -104,16 +106,17 @@ def _peak(arguments: Sequence[str], code: int, state: Path) -> int:
     return measured.peak_bytes
 
 
-def _journal(store: Path) -> sqlite3.Connection:
-    return sqlite3.connect(store.parent / "doctor" / "doctor.db")
+def _asked(store: Path, sql: str) -> Any:
+    with closing(sqlite3.connect(store.parent / "doctor" / "doctor.db")) as journal:
+        return journal.execute(sql).fetchone()[0]
 
 
 def _run_of(store: Path) -> str:
-    return str(_journal(store).execute("SELECT run FROM runs").fetchone()[0])
+    return str(_asked(store, "SELECT run FROM runs"))
 
 
 def _mended(store: Path) -> int:
-    return int(_journal(store).execute("SELECT count(*) FROM receipts WHERE state = 'applied'").fetchone()[0])
+    return int(_asked(store, "SELECT count(*) FROM receipts WHERE state = 'applied'"))
 
 
 @click.command()
