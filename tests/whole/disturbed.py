@@ -127,8 +127,7 @@ def closed_output(sick: Patient, command: str, how: str) -> None:
         capture_output=True,
         text=True,
         cwd="/",
-        env=os.environ
-        | {"XDG_STATE_HOME": str(sick.home.path.parent / "state"), "TMPDIR": str(sick.doctors.temporary)},
+        env=os.environ | _environment(sick),
         timeout=300,
         check=False,
     )
