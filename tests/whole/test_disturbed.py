@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.whole.disturbed import closed_output, signalled, two_at_once
+from tests.whole.disturbed import closed_output, seconds_of, signalled, two_at_once
 from tests.whole.killing import STORES, patient
 from tests.whole.runner import Doctors
 
@@ -33,9 +33,8 @@ def templates(shared_folder: Path) -> Path:
     [
         # While the interpreter and the program start, and a little later; most end early or are stopped at once.
         (NEW, "scan", signal.SIGTERM, 0.08, None),
-        (OLD, "fix", signal.SIGINT, 0.5, 0.01),
-        (NEW, "undo", signal.SIGHUP, 0.7, None),
-        (OLD, "compact", signal.SIGPIPE, 0.4, None),
+        (OLD, "fix", signal.SIGINT, 0.12, 0.01),
+        (OLD, "compact", signal.SIGPIPE, 0.2, None),
     ],
 )
 def test_a_signal_at_any_moment(
@@ -49,6 +48,32 @@ def test_a_signal_at_any_moment(
 ) -> None:
     with patient(templates, doctors, *store) as sick:
         assert signalled(sick, command, number, after, again) in ("early", "stopped", "through")
+
+
+@pytest.mark.parametrize(
+    ("store", "command", "number", "again"),
+    [
+        (NEW, "scan", signal.SIGTERM, None),
+        (OLD, "fix", signal.SIGINT, 0.01),
+        (NEW, "undo", signal.SIGHUP, None),
+    ],
+)
+def test_a_signal_in_the_midst_of_the_work(
+    doctors: Doctors,
+    templates: Path,
+    store: tuple[str, str],
+    command: str,
+    number: signal.Signals,
+    again: float | None,
+) -> None:
+    """How long a command takes differs from machine to machine: of several moments one is in its midst."""
+    with patient(templates, doctors, *store) as sick:
+        seconds = seconds_of(sick, command)
+    for share in (0.6, 0.75, 0.5, 0.85, 0.4, 0.95):
+        with patient(templates, doctors, *store) as sick:
+            if signalled(sick, command, number, share * seconds, again) == "stopped":
+                return
+    pytest.fail("each signal came before the work began, or when it was done")
 
 
 @pytest.mark.parametrize(
