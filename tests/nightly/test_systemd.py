@@ -196,8 +196,11 @@ def managed(tmp_path: Path) -> Iterator[PrivateHost]:
         yield host
     finally:
         manager.terminate()
-        manager.wait(timeout=30)
-        host.run("sh", "-c", _TIDY_UP, "sh", group)
+        try:
+            manager.wait(timeout=30)
+        finally:
+            manager.kill()
+            host.run("sh", "-c", _TIDY_UP, "sh", group)
 
 
 def test_a_real_systemd_starts_it_and_forgets_it(managed: PrivateHost) -> None:
