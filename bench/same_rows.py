@@ -2,7 +2,8 @@
 
 ``python -m bench.same_rows [--lives N] [--seconds N]``: so many random lives of a small store, each asked about after
 each of 60 steps, then so long beside a process that writes to it and carries its log over. Ends with a traceback where
-one stretch of rows was taken for unchanged and was not, or a page was not what SQLite itself copied at that moment.
+one stretch of rows was taken for unchanged and was not, where next to nothing was taken for it, or where a page was not
+what SQLite itself copied at that moment.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 more_same, more_proven = live(Path(folder) / "store.db", seed, _STEPS)
             same, proven = same + more_same, proven + more_proven
+        # It must not be right by proving next to nothing.
+        assert proven > same / 2, (proven, same)
         print(
             f"{options.lives:,} lives: {same:,} times a stretch was as recorded, {proven:,} times proven, none wrongly"
         )
@@ -53,6 +56,7 @@ def _beside_a_writer(seen: dict[str, int]) -> None:
     for mode in ("wal", "delete"):
         with tempfile.TemporaryDirectory() as folder:
             proven = stays_true_beside_a_writer(Path(folder), mode)
+        assert proven >= 20, (proven, mode)
         seen["stretches proven"] = seen.get("stretches proven", 0) + proven
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store.db"
