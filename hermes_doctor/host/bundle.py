@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from hermes_doctor.host.homes import STORE_NAME, default_home
-from hermes_doctor.host.upstream import for_damage, printable, quoted
+from hermes_doctor.host.upstream import for_damage, printable, quoted, rescue_inspection
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
@@ -165,7 +165,7 @@ def _look(path: Path) -> tuple[Bundle, int | None]:
         raise unreadable(path, error) from None
     _require_file(path, status)
     if status.st_size == 0:
-        raise _zeroed(path, real_path, "has no bytes")
+        raise _zeroed(path, real_path, "has no bytes", empty=True)
     refuse_if_open_here(status.st_dev, status.st_ino)
     try:
         # A file that was put in its place meanwhile is looked at as what it is.
@@ -250,22 +250,26 @@ def _say_zeroed(path: Path, real_path: Path, looked_at: int, read: Callable[[int
     while looked_at < _ZEROS_LOOKED_AT:
         chunk = read(_CHUNK)
         if not chunk:
-            raise _zeroed(path, real_path, f"holds nothing but zeros ({looked_at:,} bytes)")
+            raise _zeroed(path, real_path, f"holds nothing but zeros ({looked_at:,} bytes)", empty=True)
         if chunk.strip(b"\x00"):
             raise _zeroed(path, real_path, "begins with zeros where a database has its header")
         looked_at += len(chunk)
     raise _zeroed(path, real_path, f"holds nothing but zeros as far as it was read ({looked_at:,} bytes)")
 
 
-def _zeroed(path: Path, real_path: Path, what: str) -> StoreProblem:
-    """Never "a new install": 97568 is a store that was zeroed and stayed unnoticed for a week."""
+def _zeroed(path: Path, real_path: Path, what: str, *, empty: bool = False) -> StoreProblem:
+    """Never "a new install": 97568 is a store that was zeroed and stayed unnoticed for a week.
+
+    ``empty``: nothing can be saved of the file itself.
+    """
     log = _size_of(path, sidecar(real_path, "-wal"))
     beside = f"; its -wal still holds {log:,} bytes" if log else ""
+    rescue = "" if empty and not log else f"; where there is none: {rescue_inspection(path)}"
     return StoreProblem(
         Condition.DAMAGED,
         f"{printable(path)} {what}: it was wiped, or never written{beside}",
-        "keep it as it is and do not start hermes; look for a copy in state-snapshots/ and in your backups, then: "
-        "hermes sessions recover --source COPY --inspect-only",
+        "keep it as it is and do not start hermes; look for a copy in state-snapshots/ and in your backups "
+        f"(doctor scan COPY says whether it is sound){rescue}",
     )
 
 
@@ -370,10 +374,10 @@ def _first_byte(path: Path, file: Path) -> bytes:
         raise unreadable(path, error) from None
 
 
-def copy_file(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path, told: Callable[[int], object] | None = None) -> None:
     """Copy a store's file in chunks into a new file of mode 0600.
 
-    Raises OSError, and RuntimeError where this process has the source open.
+    ``told`` hears of the bytes of each chunk that was copied; what it raises ends the copying. Raises OSError, and RuntimeError where this process has the source open.
     """
     status = source.stat()
     refuse_if_open_here(status.st_dev, status.st_ino)
@@ -384,3 +388,5 @@ def copy_file(source: Path, target: Path) -> None:
                 view = memoryview(chunk)
                 while view:
                     view = view[writing.write(view) :]
+                if told is not None:
+                    told(len(chunk))

@@ -79,7 +79,7 @@ class Rung(enum.StrEnum):
     RECOVERED = "e"
 
 
-class _Moved(Exception):  # noqa: N818  # no error: a reason to look again
+class MovedError(Exception):
     """The store changed between the look and the opening."""
 
 
@@ -188,7 +188,7 @@ def open_without_trace(
         with ExitStack() as cleanup:
             try:
                 store = _open(path, busy_seconds, lease, temporary, hermes_only, left, look, cleanup)
-            except _Moved:
+            except MovedError:
                 lease = None
             else:
                 store._cleanup = cleanup.pop_all()
@@ -234,7 +234,7 @@ def _open(
     look: int,
     cleanup: ExitStack,
 ) -> OpenStore:
-    """Look, choose the rung, open. Raises _Moved where the store changed meanwhile."""
+    """Look, choose the rung, open. Raises MovedError where the store changed meanwhile."""
     answer = take_lease(inspect(path).real_path) if given is None else given
     lease = answer if isinstance(answer, Lease) else None
     if lease is not None:
@@ -245,7 +245,7 @@ def _open(
     rung = _choose(bundle, lease)
     if rung is Rung.UNLEASED and answer is LeaseRefusal.HELD and look < _PATIENT_LOOKS:
         # Somebody is just opening it: the log appears in a moment.
-        raise _Moved
+        raise MovedError
     if lease is not None and rung is Rung.RECOVERED:
         lease.release()
     folder = temporary or Path(tempfile.gettempdir())
@@ -255,14 +255,14 @@ def _open(
     except apsw.Error as error:
         again = isinstance(error, apsw.CantOpenError) and (look < _PATIENT_LOOKS or holding.state == "yes")
         if _sidecars_changed(request) or again:
-            raise _Moved from None
+            raise MovedError from None
         raise _first_read_problem(error, bundle, holding) from None
     if rung is Rung.IMMUTABLE and (
         lease is None or not lease.intact() or bundle.wal_path.exists() != (bundle.wal_bytes is not None)
     ):
-        raise _Moved
+        raise MovedError
     if rung is Rung.ROLLBACK and opened.connection.pragma("journal_mode") == "wal":
-        raise _Moved
+        raise MovedError
     return OpenStore(
         connection=opened.connection,
         bundle=bundle,
@@ -357,7 +357,7 @@ def _trace(left: list[Path], rung: Rung) -> list[str]:
 def _copied(request: _Request) -> _Opened:
     """Open a private copy of the bundle, writable there, so that SQLite recovers the copy.
 
-    Raises _NoRoom, _Moved, StoreProblem, and what opening raises.
+    Raises _NoRoom, MovedError, StoreProblem, and what opening raises.
     """
     bundle = request.bundle
     sizes = bundle.size_with_log + (bundle.journal_bytes or 0)
@@ -372,12 +372,12 @@ def _copied(request: _Request) -> _Opened:
             raise _NoRoom(needed, request.temporary) from None
         folder = Path(stack.enter_context(private))
         try:
-            copy = _copy_bundle(bundle, folder, held=request.holding.state == "yes")
+            copy = copy_bundle(bundle, folder, held=request.holding.state == "yes")
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise _NoRoom(needed, request.temporary) from None
             if isinstance(error, FileNotFoundError):
-                raise _Moved from None
+                raise MovedError from None
             raise unreadable(bundle.path, error) from None
         connection = connect(copy, "mode=rw", request.busy_seconds)
         stack.callback(connection.close)
@@ -386,10 +386,10 @@ def _copied(request: _Request) -> _Opened:
     return _Opened(connection, version, private=True)
 
 
-def _copy_bundle(bundle: Bundle, folder: Path, *, held: bool) -> Path:
+def copy_bundle(bundle: Bundle, folder: Path, *, held: bool, told: Callable[[int], object] | None = None) -> Path:
     """Copy the main file, the log and the journal as they are at one moment; never the log's index.
 
-    Raises StoreProblem where they never stand still for that long, _Moved where a sidecar came or went, or
+    ``told`` hears of the bytes of each piece that was copied; what it raises ends the copying. Raises StoreProblem where they never stand still for that long, MovedError where a sidecar came or went, or
     somebody who has the store open wrote meanwhile.
     """
     copy = folder / "state.db"
@@ -397,17 +397,17 @@ def _copy_bundle(bundle: Bundle, folder: Path, *, held: bool) -> Path:
     for _ in range(_COPY_TRIES):
         before = {suffix: _stamp(source) for suffix, source in sources.items()}
         if (before["-wal"] is None) != (bundle.wal_bytes is None):
-            raise _Moved
+            raise MovedError
         for suffix, source in sources.items():
             target = copy.with_name(copy.name + suffix)
             target.unlink(missing_ok=True)
             if before[suffix] is not None:
-                copy_file(source, target)
+                copy_file(source, target, told)
         if before == {suffix: _stamp(source) for suffix, source in sources.items()}:
             return copy
         if held:
             # Whoever writes to it has a log by now, or will have one in a moment.
-            raise _Moved
+            raise MovedError
     raise StoreProblem(
         Condition.UNREADABLE,
         f"{printable(bundle.path)} is written to all the time, and there is no other way to read it than a copy",
