@@ -33,8 +33,8 @@ undo` copies it back from the one that stayed, as long as that is there and unch
 Upstream
 Issues 86747, 88224 and 82940 (repairs in a loop), 87409 (equal backups are used again). 0.20.6 on
 keeps the three newest; the ledger is `state.db.repair-attempts.json`. `sessions repair` obeys it,
-too: what helps is `sessions recover`, which the finding names. Removing the ledger gives hermes
-three more tries.
+too: what helps is `doctor rescue` or `sessions recover`, which the finding names. Removing the
+ledger gives hermes three more tries.
 """
 
 from __future__ import annotations

@@ -26,9 +26,12 @@ there are no damage, nor is a search index that does not fit the messages, which
 own.
 
 Fix
-None. Hermes's own commands work on a damaged store, and the finding names the one to type, with
-hermes stopped: `sessions repair` where an index is hit, `sessions recover` where rows are. It says
-which of the copies beside the store are damaged, too.
+None here: the finding names what to type, with hermes stopped. Where an index is hit, hermes's own
+`sessions repair` makes it anew. Where rows are lost, look for a sound backup first. Without one,
+`doctor rescue STORE OUTPUT` saves what can be read into a new file, and says of each table what it
+could not save and why; `--inspect-only` shows that beforehand. It works for every release; hermes's
+own `sessions recover` takes 0.20. The finding also says which of the copies beside the store are
+damaged, too.
 
 Fix safety
 Nothing is changed. The file is read, and nothing is left beside it.
@@ -84,7 +87,7 @@ CHECK = Check(
     name=NAME,
     severity=Severity.ERROR,
     summary="damage to the file itself: rows that are lost, or only an index",
-    meaning="pages of the file are damaged; hermes has commands for it",
+    meaning="pages of the file are damaged; doctor rescue saves what can be read",
     fix=Safety.NONE,
     page=__doc__ or "",
     rule=RelationRule(FILES, _find),

@@ -1,4 +1,4 @@
-"""Which of hermes's own commands to type for a damaged store."""
+"""What to type for a damaged store: the doctor's own rescue, or which of hermes's own commands."""
 
 from __future__ import annotations
 
@@ -59,22 +59,33 @@ def inspection(hermes: str, store: Path) -> str:
     return f"{hermes} sessions recover --source {quoted(store)} --inspect-only"
 
 
-def for_damage(path: Path, schema_version: int | None = None, profile: str | None = None) -> str:
-    """Return what to type for a damaged store, as one line.
+def new_name(store: Path) -> Path:
+    """Return what to call the file that a damaged store is rescued into, beside it."""
+    return store.with_name(f"{store.name}.rescued")
 
-    0.13 to 0.16 have neither command and 0.17 to 0.19 only ``repair``: such a hermes has to be upgraded. Where the
-    file is no home's own store, only ``recover`` applies, which takes a path.
+
+def rescue_inspection(store: Path) -> str:
+    """Return the doctor's command that says what can be saved of any store file, changing nothing.
+
+    Without its last word it writes what can be saved into a new file.
     """
-    hermes = hermes_command(path, profile)
-    recover = inspection(hermes or "hermes", path)
-    old = schema_version is not None and schema_version < RECOVER_SCHEMA
-    need = f"upgrade hermes to {RECOVER_SINCE} or newer first" if old else f"hermes {RECOVER_SINCE} or newer"
-    if hermes is None:
-        return f"{recover} ({need})"
-    repair = f"{hermes} sessions repair --check-only"
-    if schema_version is not None and schema_version < REPAIR_SCHEMA:
-        return f"{need}, then: {repair}; and if that fails: {recover}"
-    return f"{repair}; and if that fails: {recover} ({need})"
+    return f"doctor rescue {quoted(store)} {quoted(new_name(store))} --inspect-only"
+
+
+def salvage(path: Path, schema_version: int | None = None, profile: str | None = None) -> str:
+    """Return what to type for a store of which rows are lost, where there is no copy of it, as one line.
+
+    Hermes's own command is named beside the doctor's, unless the store was written by a release that lacks it.
+    """
+    if schema_version is not None and schema_version < RECOVER_SCHEMA:
+        return rescue_inspection(path)
+    hermes = inspection(hermes_command(path, profile) or "hermes", path)
+    return f"{rescue_inspection(path)}, or {hermes} (hermes {RECOVER_SINCE} or newer)"
+
+
+def for_damage(path: Path, schema_version: int | None = None, profile: str | None = None) -> str:
+    """Return what to do about a damaged store, as one line: a sound copy loses least, else rows are saved."""
+    return f"look for a sound backup first (doctor scan BACKUP); else: {salvage(path, schema_version, profile)}"
 
 
 def for_heavy_index(hermes: str, schema_version: int | None, *, inline: bool) -> str:

@@ -18,10 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from hermes_doctor.host import upstream
 from hermes_doctor.host.bundle import refuse_if_open_here
 from hermes_doctor.host.nearby import Kind, Nearby, around
 from hermes_doctor.host.room import free_bytes
-from hermes_doctor.host.upstream import hermes_command, inspection
 from hermes_doctor.store.cells import Key
 from hermes_doctor.store.view import StoreView
 
@@ -112,8 +112,8 @@ def ledger_name(store: Path) -> str:
 
 
 def salvage(store: Path, profile: str | None = None) -> str:
-    """Return the command that looks what can be salvaged of a store, changing nothing."""
-    return inspection(hermes_command(store, profile) or "hermes", store)
+    """Return the commands that look what can be salvaged of a store, changing nothing."""
+    return upstream.salvage(store, profile=profile)
 
 
 def compare(view: StoreView, keys: Sequence[Key] | None = None) -> Comparison:

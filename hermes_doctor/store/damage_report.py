@@ -47,9 +47,12 @@ class _Store:
         command = way_out(loss, self.path, self.schema_version, self.profile)
         damaged, sound = self.copies.damaged, self.copies.sound
         warned = f", and so does putting back {_listed(damaged)}, damaged as well" if damaged else ""
+        first = "stop hermes, then"
         # What is lost since a copy was made is not lost by an index that is made anew.
-        better = f"; {_listed(sound)} beside it looks sound" if sound and loss is Loss.ROWS else ""
-        return f"{what}; stop hermes, then: {command}; {WORSE[loss]}{warned}{better}"
+        if loss is Loss.ROWS:
+            copy = f"{_listed(sound)} beside it looks sound" if sound else "look for a sound backup first"
+            first = f"{copy}; else stop hermes, and"
+        return f"{what}; {first}: {command}; {WORSE[loss]}{warned}"
 
     def detail(self, loss: Loss, **more: str | int | bool | Sequence[str] | None) -> Detail:
         """Return the same for programs."""

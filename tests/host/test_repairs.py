@@ -17,34 +17,42 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return profile / "state.db"
 
 
-@pytest.mark.parametrize(("loss", "since"), [(Loss.ROWS, None), (Loss.INDEX, 25), (Loss.SEARCH, 16), (Loss.SCHEMA, 16)])
+@pytest.mark.parametrize(("loss", "since"), [(Loss.INDEX, 25), (Loss.SEARCH, 16), (Loss.SCHEMA, 16)])
 @pytest.mark.parametrize("schema", [11, 14, 16, 22, 25, 31, None])
-def test_a_command_that_the_release_has(store: Path, loss: Loss, since: int | None, schema: int | None) -> None:
-    """0.13 to 0.16 (schema 11 to 14) know neither command, 0.17 to 0.19 (16 to 22) only ``repair``."""
+def test_what_is_made_anew_from_rows(store: Path, loss: Loss, since: int, schema: int | None) -> None:
+    """0.13 to 0.16 (schema 11 to 14) know no command for it, 0.17 to 0.19 (16 to 22) only ``repair``."""
     line = way_out(loss, store, schema, "work")
-    first, _, second = line.partition("; and if it cannot: ")
-    recover = second or first
-    assert f"hermes -p work sessions recover --source {store} --inspect-only" in recover
-    assert ("upgrade hermes to 0.20" in recover) == (schema is not None and schema < 25)
-    if since is None:
+    repair, rescue = "hermes -p work sessions repair", f"doctor rescue {store} {store}.rescued --inspect-only"
+    release = {25: "0.20", 16: "0.17"}[since]
+    if schema is not None and schema < since:
+        assert line == f"{rescue}; or upgrade hermes to {release} or newer and type {repair}"
+    else:
+        assert line == f"{repair} (hermes {release} or newer); and if it cannot: {rescue}"
+
+
+@pytest.mark.parametrize("schema", [11, 22, 25, 31, None])
+def test_lost_rows_are_for_a_rescue_of_any_release(store: Path, schema: int | None) -> None:
+    line = way_out(Loss.ROWS, store, schema, "work")
+    first, _, second = line.partition(", or ")
+    assert first == f"doctor rescue {store} {store}.rescued --inspect-only"
+    if schema is not None and schema < 25:
         assert second == ""
     else:
-        assert "hermes -p work sessions repair" in first
-        assert ("upgrade hermes" in first) == (schema is not None and schema < since)
-        assert "sessions repair --" not in first
+        assert second == f"hermes -p work sessions recover --source {store} --inspect-only (hermes 0.20 or newer)"
 
 
 def test_a_file_of_no_home_is_named_by_its_path(store: Path, tmp_path: Path) -> None:
     copy = tmp_path / "a copy.db"
     for loss in (Loss.ROWS, Loss.INDEX, Loss.SEARCH, Loss.SCHEMA):
         assert way_out(loss, copy, 31) == (
-            f"hermes sessions recover --source '{copy}' --inspect-only (hermes 0.20 or newer)"
+            f"doctor rescue '{copy}' '{copy}.rescued' --inspect-only, "
+            f"or hermes sessions recover --source '{copy}' --inspect-only (hermes 0.20 or newer)"
         )
 
 
-def test_without_its_first_page_pages_are_guessed_into_another_file(store: Path) -> None:
-    line = way_out(Loss.HEADER, store)
-    assert f"--source {store} --output {store}.recovered --allow-partial (hermes 0.21.5 or newer" in line
+@pytest.mark.parametrize("schema", [11, 31, None])
+def test_without_its_first_page_it_is_rescued(store: Path, schema: int | None) -> None:
+    assert way_out(Loss.HEADER, store, schema) == f"doctor rescue {store} {store}.rescued --inspect-only"
 
 
 def test_each_loss_has_its_warning() -> None:

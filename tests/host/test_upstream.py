@@ -1,4 +1,4 @@
-"""The commands of hermes that a person is told to type."""
+"""The commands that a person is told to type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_doctor.host.upstream import for_damage, hermes_command, printable, quoted
+from hermes_doctor.host.upstream import for_damage, hermes_command, printable, quoted, rescue_inspection
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ def test_hermes_is_called_so_that_it_means_that_store(home: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("schema", "upgrade", "repair"),
-    [(11, True, True), (14, True, True), (16, True, True), (22, True, True), (25, False, True), (None, False, True)],
+    ("schema", "knows"), [(11, False), (14, False), (16, False), (22, False), (25, True), (31, True), (None, True)]
 )
-def test_an_old_hermes_is_upgraded_first(home: Path, schema: int | None, upgrade: bool, repair: bool) -> None:
-    """0.13 to 0.16 know neither command, 0.17 to 0.19 (schema 16 to 22) only the first."""
-    line = for_damage(home / "state.db", schema)
-    assert ("upgrade hermes" in line) == upgrade
-    assert ("hermes sessions repair --check-only" in line) == repair
-    assert f"hermes sessions recover --source {home / 'state.db'} --inspect-only" in line
-    assert line.startswith("upgrade") == (schema in (11, 14))
+def test_a_backup_comes_first_then_a_rescue(home: Path, schema: int | None, knows: bool) -> None:
+    """Hermes's own command beside it came with 0.20 (schema 25)."""
+    store = home / "state.db"
+    rescue = f"doctor rescue {store} {store}.rescued --inspect-only"
+    recover = f", or hermes sessions recover --source {store} --inspect-only (hermes 0.20 or newer)"
+    line = for_damage(store, schema)
+    assert line == f"look for a sound backup first (doctor scan BACKUP); else: {rescue}{recover if knows else ''}"
 
 
-def test_a_lone_file_is_only_recovered(tmp_path: Path) -> None:
-    line = for_damage(tmp_path / "backup.db")
-    assert "repair" not in line
-    assert "recover --source" in line
+@pytest.mark.parametrize("name", ["backup.db", "it's a copy"])
+def test_what_is_said_of_a_rescue_a_shell_can_take(tmp_path: Path, name: str) -> None:
+    said = f"set -- {rescue_inspection(tmp_path / name)}; printf '%s\\n' \"$@\""
+    words = subprocess.run(["bash", "-c", said], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert words == ["doctor", "rescue", f"{tmp_path / name}", f"{tmp_path / name}.rescued", "--inspect-only"]
