@@ -38,14 +38,18 @@ class Became(Closing):
         self._words: Shelf[tuple[Change, bool]] = Shelf()
         for change in planned:
             self._words.put(_name(change), (change, False))
+        #: Whether any finding was tried in vain: where none was, as a rule, none has to be looked up.
+        self._any_in_vain = False
 
     def note(self, change: Change) -> None:
         """Say what a transaction made of a finding."""
-        self._words.put(_name(change), (change, change.state in (REFUSED, FAILED)))
+        in_vain = change.state in (REFUSED, FAILED)
+        self._any_in_vain |= in_vain
+        self._words.put(_name(change), (change, in_vain))
 
     def in_vain(self, finding: Finding) -> bool:
         """Whether this run has tried to mend the finding in vain."""
-        word = self._words.get(_name(finding), None)
+        word = self._words.get(_name(finding), None) if self._any_in_vain else None
         return word is not None and word[1]
 
     def __iter__(self) -> Iterator[Change]:
