@@ -18,6 +18,8 @@ OtherT = TypeVar("OtherT")
 
 #: Bytes that are kept in memory before they go to a temporary file (mode 0600, unnamed).
 _IN_MEMORY = 4 << 20
+#: Things of a pile that are pickled together: what they share is written once, and most of them share most of it.
+_AT_ONCE = 64
 
 
 class Closing:
@@ -40,6 +42,7 @@ class Pile(Closing, Generic[HeldT]):
     def __init__(self, things: Iterable[HeldT] = ()) -> None:
         # Closed by close(); the pile outlives any one block.
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
+        self._waiting: list[HeldT] = []
         self._count = 0
         self._end = 0
         for thing in things:
@@ -47,22 +50,31 @@ class Pile(Closing, Generic[HeldT]):
 
     def add(self, thing: HeldT) -> None:
         """Put one thing on the pile; whoever is going through it does not see it any more."""
-        self._file.seek(self._end)
-        pickle.dump(thing, self._file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._end = self._file.tell()
+        self._waiting.append(thing)
         self._count += 1
+        if len(self._waiting) == _AT_ONCE:
+            self._write()
+
+    def _write(self) -> None:
+        """Write what waits for that."""
+        if self._waiting:
+            self._file.seek(self._end)
+            pickle.dump(self._waiting, self._file, protocol=pickle.HIGHEST_PROTOCOL)
+            self._end = self._file.tell()
+            self._waiting.clear()
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[HeldT]:
+        self._write()
         place, end = 0, self._end
         while place < end:
             # Whoever takes the things may add some meanwhile, or go through them a second time.
             self._file.seek(place)
-            thing: HeldT = pickle.load(self._file)
+            things: list[HeldT] = pickle.load(self._file)
             place = self._file.tell()
-            yield thing
+            yield from things
 
     def close(self) -> None:
         """Let the temporary file go."""

@@ -31,6 +31,7 @@ def finding(key: Key, summary: str = "s") -> Finding:
 
 @pytest.fixture(params=[True, False], ids=["in memory", "in a file"])
 def pile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Findings]:
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
     if not request.param:
         monkeypatch.setattr(module, "_IN_MEMORY", 300)
     made = Findings(finding(n) for n in range(5))
@@ -94,7 +95,7 @@ def test_an_empty_pile() -> None:
 def test_a_large_pile_lies_in_a_file_that_nobody_else_can_read() -> None:
     tracemalloc.start()
     try:
-        with Findings(finding(n, summary="x" * 400) for n in range(15_000)) as pile:
+        with Findings(finding(n, summary=f"{n:0400}") for n in range(15_000)) as pile:
             assert len(pile) == 15_000
             assert sum(int(str(each.key)) for each in pile) == 15_000 * 14_999 // 2
             status = os.fstat(pile._file.fileno())
