@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import apsw
@@ -222,8 +222,10 @@ class _Run:
             mended = 0
             for checks in self.chosen.in_phases():
                 # As long as nothing is changed there is nothing else to be found than what the plan names.
-                if number or mended or not planned.isdisjoint(check.name for check in checks):
+                if number or mended:
                     mended += self._phase(writer, checks)
+                elif not planned.isdisjoint(check.name for check in checks):
+                    mended += self._phase(writer, checks, self.fix.scan.findings)
             if not mended or self.stop:
                 break
         self.came_through = not self.stop
@@ -238,34 +240,38 @@ class _Run:
             found = find(checks, writer.view)
             return any(self.chosen.mends(finding) and not self._given_up(finding) for finding in found)
 
-    def _phase(self, writer: Writer, checks: Sequence[Check]) -> int:
-        """Scan anew for these checks and mend what is chosen of it; return how many rows were mended."""
+    def _phase(self, writer: Writer, checks: Sequence[Check], known: Iterable[Finding] | None = None) -> int:
+        """Mend what is chosen of what these checks find, check by check; return how many rows were mended.
+
+        ``known``: what a scan has found already, among other things; None to scan anew. Each row is found anew in the
+        transaction that mends it, one way or the other.
+        """
         if self.stop:
             return 0
         mended = 0
-        with Findings() as found:
+        with ExitStack() as piles:
+            found = {check.name: piles.enter_context(Findings()) for check in checks}
             self._tell("finding what to mend")
             with writer.looking():
                 writer.view.forget()
-                for finding in find(checks, writer.view):
-                    if self.chosen.mends(finding) and not self._given_up(finding):
-                        found.add(finding)
-                used = used_sessions(writer.view, found) if self.fix.live else {}
-            by_name = {check.name: check for check in checks}
-            for together in self._shared_out(_with_size(writer, found), used):
-                mended += self._mend(writer, by_name[together[0].check], together)
-                if self.stop:
-                    break
+                for finding in find(checks, writer.view) if known is None else known:
+                    if finding.check in found and self.chosen.mends(finding) and not self._given_up(finding):
+                        found[finding.check].add(finding)
+                used = used_sessions(writer.view, chain.from_iterable(found.values())) if self.fix.live else {}
+            for check in checks:
+                for together in self._shared_out(_with_size(writer, found[check.name]), used):
+                    mended += self._mend(writer, check, together)
+                    if self.stop:
+                        return mended
         return mended
 
     def _shared_out(self, findings: Iterable[tuple[Finding, bool]], used: Mapping[Key, str]) -> Iterator[list[Finding]]:
-        """Give what each transaction is to mend: findings of one check, as many as go together, or one alone."""
+        """Give what each transaction is to mend: as many findings as go together, or one alone."""
         together: list[Finding] = []
         for finding, alone in findings:
             if self._leave_to_hermes(finding, used):
                 continue
-            full = len(together) >= self.pacing.next_size()
-            if together and (together[0].check != finding.check or full or alone):
+            if together and (alone or len(together) >= self.pacing.next_size()):
                 yield together
                 together = []
             together.append(finding)
