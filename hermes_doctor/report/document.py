@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+
+#: ASCII only: the document reads the same whatever the encoding of the stream is.
+_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False)
+#: How half a character stands in that, and a whole one of which there are two halves.
+_HALF = "\\ud"
 
 
 def utc(seconds: float) -> str:
@@ -22,8 +29,12 @@ def opened(value: Mapping[str, object]) -> str:
 
 def dump(value: Mapping[str, object]) -> str:
     """Return the object as strict JSON on one line."""
-    # ASCII only: the document reads the same whatever the encoding of the stream is.
-    return json.dumps(plain(value), ensure_ascii=True, allow_nan=False)
+    with suppress(TypeError, ValueError):
+        # Nearly everything is plain already: to make it so would take as long again.
+        text = _ENCODER.encode(value)
+        if _HALF not in text:
+            return text
+    return _ENCODER.encode(plain(value))
 
 
 def plain(value: Any) -> object:
