@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-
 #: ASCII only: the document reads the same whatever the encoding of the stream is.
 _ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False)
 #: How half a character stands in that, and a whole one of which there are two halves.

@@ -32,13 +32,15 @@ class LostRange:
     """A range of rowids that the table's tree does not lead to any more: what was in it and was not found is lost.
 
     ``low`` and ``high``: both may have been in use; None where there is no bound. ``page``: the page that should lead
-    there, None where it is not known. ``why``: a few words, such as "holds nothing but zeros".
+    there, None where it is not known. ``why``: a few words. ``one_page``: no more than one page of rows should be
+    there, so that nothing is lost where that page is found elsewhere.
     """
 
     low: int | None
     high: int | None
     page: int | None
     why: str
+    one_page: bool = False
 
 
 @dataclass
@@ -78,18 +80,19 @@ class TableAccount:
     @property
     def is_whole(self) -> bool:
         """Whether all of the table was saved, beyond doubt."""
-        return not (self.lost or self.more_lost or self.cut or self.doubtful_rows or self.ambiguous_pages or self.failed)
+        return not (
+            self.lost or self.more_lost or self.cut or self.doubtful_rows or self.ambiguous_pages or self.failed
+        )
 
 
 @dataclass
 class Rescue:
     """What the rescue of one store came to.
 
-    ``output``: the new file, None where none was written. ``condition``: of the store, as a scan would say.
-    ``notes``: what a person has to know besides, a sentence each (which log was left aside, which part of the schema was made from a known release...).
-    ``sessions_given``: placeholders made for messages whose session is lost. ``chats_short``: sessions that hold fewer messages than
-    they counted, and ``messages_missing``: how many fewer altogether; None where that cannot be told. ``schema_from``: whether the schema
-    is the store's own, or which known release's was taken. ``verified``: what was proved of the new file, a sentence.
+    ``output``: the new file, None where none was written. ``condition``: of the store, as a scan would say. ``notes``:
+    what a person has to know besides, a sentence each. ``sessions_given``: sessions made for messages whose own is
+    lost. ``chats_short``: sessions that hold fewer messages than they counted, and ``messages_missing``: how many fewer
+    altogether; None where that cannot be told. ``verified``: what was proved of the new file, a sentence.
     """
 
     ref: StoreRef
@@ -111,7 +114,9 @@ class Rescue:
     reason: str | None = None
     next_step: str | None = None
 
-    def end(self, outcome: RescueOutcome, code: ExitCode, reason: str | None = None, next_step: str | None = None) -> None:
+    def end(
+        self, outcome: RescueOutcome, code: ExitCode, reason: str | None = None, next_step: str | None = None
+    ) -> None:
         """Say how it ended, and where it did not end well, why, and what to type."""
         self.outcome, self.exit_code, self.reason, self.next_step = outcome, code, reason, next_step
 

@@ -1,0 +1,289 @@
+"""The private copy of a damaged store, and which pages are right: those of the file alone, or with its log.
+
+A log says itself whether it is whole, not whether it is this file's: one that was put beside an older or newer copy of
+its file is replayed by SQLite without a question, and ruins it. So both are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+
+from hermes_doctor.host.bundle import Bundle, StoreProblem, copy_file, inspect, sidecar, unreadable
+from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES, LOG_HEADER_BYTES, read_log
+from hermes_doctor.rescue.account import LostRange
+from hermes_doctor.rescue.pages import HEADER_BYTES, Pages, encoding_of, frame_at
+from hermes_doctor.store.connecting import connect
+from hermes_doctor.store.integrity import Stop, ask
+from hermes_doctor.store.opening import copy_bundle
+
+_MAGIC = b"SQLite format 3\x00"
+_LOG_MAGICS = (0x377F0682, 0x377F0683)
+_PAGE_SIZES = tuple(1 << power for power in range(9, 17))
+#: The pages by which the size of a page is told where nothing says it.
+_LOOKED_AT = 400
+#: A frame that ends a transaction says how many pages the file has then.
+_DEFAULT_PAGE = 4096
+_LINES = 20
+
+
+@dataclass
+class Copy:
+    """A private copy as it is read from now on.
+
+    ``connection``: SQLite's, where it can open the copy at all. ``sound``: SQLite finds nothing wrong with it.
+    ``header``: its first page begins as it should. ``notes``: what a person has to know of the choice.
+    """
+
+    store: Path
+    pages: Pages
+    connection: apsw.Connection | None
+    sound: bool
+    header: bool
+    notes: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self.connection is not None:
+            self.connection.close()
+        self.pages.close()
+
+
+def look_at(path: Path) -> Bundle:
+    """Look at a store's files, damaged as they may be. Raises StoreProblem where there is nothing to be read."""
+    try:
+        return inspect(path)
+    except StoreProblem as problem:
+        try:
+            real_path = path.resolve(strict=True)
+            status = real_path.stat()
+        except (OSError, RuntimeError, ValueError):
+            raise problem from None
+        if not real_path.is_file() or not os.access(real_path, os.R_OK):
+            raise
+    sizes: dict[str, int | None] = {}
+    inodes: dict[str, int | None] = {}
+    for suffix in ("-wal", "-shm", "-journal"):
+        try:
+            beside = real_path.with_name(real_path.name + suffix).stat()
+        except FileNotFoundError:
+            sizes[suffix] = inodes[suffix] = None
+        except OSError as error:
+            raise unreadable(path, error) from None
+        else:
+            sizes[suffix], inodes[suffix] = beside.st_size, beside.st_ino
+    return Bundle(
+        path=path,
+        real_path=real_path,
+        device=status.st_dev,
+        inode=status.st_ino,
+        owner=status.st_uid,
+        size=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        wal_bytes=sizes["-wal"],
+        wal_inode=inodes["-wal"],
+        shm=sizes["-shm"] is not None,
+        journal_bytes=sizes["-journal"],
+        journal_hot=bool(sizes["-journal"]),
+        journal_mode="wal" if sizes["-wal"] is not None else "rollback",
+        page_size=_DEFAULT_PAGE,
+    )
+
+
+def make_copy(bundle: Bundle, folder: Path, told: Callable[[int], object], stop: Stop, stack: ExitStack) -> Copy:
+    """Copy a store and its sidecars into a folder, and find out which pages are right; the stack closes it.
+
+    ``told`` hears of the bytes that were copied; what it raises ends the copying. ``stop``: as for `ask`.
+    Raises what `copy_bundle` does.
+    """
+    store = copy_bundle(bundle, folder, held=False, told=told)
+    journal, log = sidecar(store, "-journal"), sidecar(store, "-wal")
+    notes: list[str] = []
+    if journal.exists() and bundle.journal_hot:
+        _roll_back(bundle, store, told, stop, notes)
+    if _size(log) > LOG_HEADER_BYTES and not _log_belongs(store, stop, notes):
+        log.unlink()
+    return _opened(store, stop, notes, stack)
+
+
+def _roll_back(bundle: Bundle, store: Path, told: Callable[[int], object], stop: Stop, notes: list[str]) -> None:
+    """Have SQLite undo in the copy what a transaction that was cut off did, unless that ruins the file."""
+    before = _problems(store, "immutable=1", stop)
+    if _problems(store, "mode=rw", stop) <= before:
+        return
+    notes.append(
+        "The rollback journal beside the store does not fit it (with it more of the file would be damaged): it was "
+        "left aside, so what was being written when hermes ended may be there in part"
+    )
+    for file in (store, sidecar(store, "-journal")):
+        file.unlink(missing_ok=True)
+    copy_file(bundle.real_path, store, told)
+
+
+def _log_belongs(store: Path, stop: Stop, notes: list[str]) -> bool:
+    """Whether the log is that of the file: with it, SQLite finds no more wrong than without."""
+    with_it = _problems(store, "mode=rw", stop)
+    if not with_it:
+        return True
+    alone = _problems(store, "immutable=1", stop)
+    if with_it > alone or (with_it == alone and _rows_in_place(store, log=False) > _rows_in_place(store, log=True)):
+        notes.append(
+            "The write-ahead log beside the store is not of this file (with it more of the file would be damaged): it "
+            "was left aside. Keep it: what hermes wrote last may be in it"
+        )
+        return False
+    return True
+
+
+def _problems(store: Path, options: str, stop: Stop) -> int:
+    """Return how much SQLite finds wrong with a file, as far as it counts: more than that where it cannot open it."""
+    try:
+        connection = connect(store, options)
+    except apsw.Error:
+        return _LINES + 1
+    try:
+        connection.drop_modules(None)
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+        connection.pragma("writable_schema", True)
+        answer = ask(connection, _LINES, how="quick_check", stop=stop)
+        return len(answer.problems) if answer.finished else _LINES + 1
+    except apsw.Error:
+        return _LINES + 1
+    finally:
+        connection.close()
+
+
+def _rows_in_place(store: Path, *, log: bool) -> int:
+    """Return how many rows of messages and sessions the trees lead to."""
+    from hermes_doctor.rescue.schema import forms_of, read_entries
+    from hermes_doctor.rescue.trees import TreeWalk
+
+    with _pages(store, log=log) as pages:
+        lost: list[LostRange] = []
+        entries = read_entries(pages, lost)
+        return sum(
+            len(found.cells)
+            for entry, form in forms_of(entries)
+            if entry.name in ("messages", "sessions")
+            for found in TreeWalk(pages, entry.root, form, bytearray(pages.count + 2))
+        )
+
+
+def _opened(store: Path, stop: Stop, notes: list[str], stack: ExitStack) -> Copy:
+    connection: apsw.Connection | None = None
+    sound = False
+    try:
+        connection = connect(store, "mode=rw")
+        connection.drop_modules(None)
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        answer = ask(connection, _LINES, how="quick_check", stop=stop)
+        sound = answer.finished and not answer.problems
+    except apsw.Error:
+        if connection is not None:
+            connection.close()
+        connection = None
+    pages = _pages(store, log=_size(sidecar(store, "-wal")) > LOG_HEADER_BYTES)
+    header = pages.page(1)[: len(_MAGIC)] == _MAGIC
+    copy = Copy(store, pages, connection, sound, header, notes)
+    stack.callback(copy.close)
+    return copy
+
+
+def _pages(store: Path, *, log: bool) -> Pages:
+    """Read a copy by hand from now on, with what its log has of it."""
+    with store.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+    wal = sidecar(store, "-wal")
+    size = _page_size(header) or (_page_size_of_log(wal) if log else None)
+    newer = _newer(store, wal, size) if log else {}
+    if size is None:
+        size = _guessed_page_size(store)
+    reserved = header[20] if header.startswith(_MAGIC) and header[20] < size // 4 else 0
+    return Pages(store, size, reserved, encoding_of(header), newer)
+
+
+def _page_size(header: bytes) -> int | None:
+    raw = int.from_bytes(header[16:18], "big")
+    size = 65536 if raw == 1 else raw
+    return size if header.startswith(_MAGIC) and size in _PAGE_SIZES else None
+
+
+def _page_size_of_log(log: Path) -> int | None:
+    with log.open("rb") as file:
+        header = file.read(LOG_HEADER_BYTES)
+    size = int.from_bytes(header[8:12], "big")
+    return size if int.from_bytes(header[:4], "big") in _LOG_MAGICS and size in _PAGE_SIZES else None
+
+
+def _newer(store: Path, log: Path, size: int | None) -> dict[int, int]:
+    """Return where the last copy of each page lies in the log, as far as SQLite goes by it.
+
+    SQLite has proved the sums of the frames when it opened the copy, and says in the log's index how far they hold.
+    Where it could not open it, frames count up to the last that ends a transaction and is of the same log.
+    """
+    if size is None:
+        return {}
+    with suppress(apsw.Error):
+        connection = connect(store, "mode=rw")
+        try:
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+            known = read_log(store)
+        finally:
+            connection.close()
+        if known is not None and known.index.page_size == size:
+            return dict(_frames(log, size, known.index.frames))
+    return dict(_frames(log, size, None))
+
+
+def _frames(log: Path, size: int, most: int | None) -> dict[int, int]:
+    newer: dict[int, int] = {}
+    waiting: dict[int, int] = {}
+    with log.open("rb") as file:
+        salts = file.read(LOG_HEADER_BYTES)[16:24]
+        frame = 0
+        while most is None or frame < most:
+            header = file.read(FRAME_HEADER_BYTES)
+            if len(header) < FRAME_HEADER_BYTES or header[8:16] != salts:
+                break
+            number = int.from_bytes(header[:4], "big")
+            if not number or len(file.read(size)) < size:
+                break
+            waiting[number] = frame_at(frame, size, LOG_HEADER_BYTES)
+            if header[4:8] != bytes(4):
+                newer.update(waiting)
+                waiting.clear()
+            frame += 1
+    return newer
+
+
+def _guessed_page_size(store: Path) -> int:
+    """Return the size of a page by what the file holds: the smallest in which most pages are whole ones of a table.
+
+    In pages of twice the size every other page looks whole, too; in those of half the size none does.
+    """
+    whole: Counter[int] = Counter()
+    for size in _PAGE_SIZES:
+        with Pages(store, size) as pages:
+            step = max(1, pages.count // _LOOKED_AT)
+            looked = 0
+            for number in range(2, pages.count + 1, step):
+                page = pages.leaf(number) or pages.branch(number)
+                looked += not pages.is_zeros(number)
+                whole[size] += page is not None and page.whole
+            if looked:
+                whole[size] = whole[size] * 1000 // looked
+    best = max(whole.values(), default=0)
+    return next((size for size in _PAGE_SIZES if best and whole[size] * 2 >= best), _DEFAULT_PAGE)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0

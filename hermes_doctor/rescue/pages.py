@@ -1,0 +1,283 @@
+"""The pages of a private copy, read by hand: what each is, and the cells of those of tables.
+
+Only a page's own bytes are looked at here; whether it is where it should be, `trees` and `loose` tell.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES
+from hermes_doctor.rescue.records import Layout, Record, layout_of, read_record, signed, varint
+
+HEADER_BYTES = 100
+#: The first byte of a page of a table: one that leads to others, and one that holds rows.
+INTERIOR, LEAF = 0x05, 0x0D
+_INTERIOR_HEADER, _LEAF_HEADER = 12, 8
+#: The longest value that SQLite writes, and so about the longest row.
+_LONGEST_ROW = (1 << 31) - 1
+_ENCODINGS = {1: "UTF-8", 2: "UTF-16le", 3: "UTF-16be"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row in a page of a table.
+
+    ``number``: its rowid; ``length``: bytes of its record; ``start`` and ``end``: where the part of it that is in the
+    page begins and ends; ``body``: where its record begins; ``overflow``: the page that holds the rest, 0 where
+    nothing is left.
+    """
+
+    number: int
+    length: int
+    start: int
+    body: int
+    end: int
+    overflow: int
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The rows of a page, those that can be read. ``whole``: the page is all that it says, and in order."""
+
+    cells: list[Cell]
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A page that leads to others: the pages, each with the highest rowid in it, and the one behind the last.
+
+    ``whole``: as for a `Leaf`.
+    """
+
+    children: list[tuple[int, int]]
+    last: int
+    whole: bool
+
+
+class Pages:
+    """The pages of a file, some of them newer in its log.
+
+    ``size``: bytes of a page; ``usable``: those that SQLite uses; ``count``: pages of the file with its log.
+    """
+
+    def __init__(
+        self, file: Path, size: int, reserved: int = 0, encoding: str = "UTF-8", newer: Mapping[int, int] | None = None
+    ) -> None:
+        """``newer``: where the last copy of a page begins in the log, for the pages that are in it."""
+        self.size, self.usable, self.encoding = size, size - reserved, encoding
+        self._newer = newer or {}
+        self._file = _mapped(file)
+        self._log = _mapped(file.with_name(file.name + "-wal")) if self._newer else b""
+        self.count = max(-(-len(self._file) // size), max(self._newer, default=0))
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for mapped in (self._file, self._log):
+            if isinstance(mapped, mmap.mmap):
+                mapped.close()
+
+    def __enter__(self) -> Pages:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def page(self, number: int) -> bytes:
+        """Return a page; what the file lacks of it is zeros."""
+        at = self._newer.get(number)
+        if at is not None:
+            return self._log[at : at + self.size]
+        data = self._file[(number - 1) * self.size : number * self.size]
+        return data if len(data) == self.size else data.ljust(self.size, b"\0")
+
+    def first_byte(self, number: int) -> int:
+        """Return what says of which kind a page is; that of the first page lies behind its header."""
+        at = self._newer.get(number)
+        if at is not None:
+            return self._log[at]
+        at = (number - 1) * self.size
+        return self._file[at] if at < len(self._file) else 0
+
+    def has(self, number: int) -> bool:
+        """Whether the file or its log has a page of that number, the first excepted, which nothing leads to."""
+        return 1 < number <= self.count
+
+    def is_zeros(self, number: int) -> bool:
+        """Whether a page holds nothing but zeros."""
+        return not self.page(number).strip(b"\0")
+
+    def leaf(self, number: int) -> Leaf | None:
+        """Return the rows of a page, None where it is no page of rows."""
+        data = self.page(number)
+        base = HEADER_BYTES if number == 1 else 0
+        if data[base] != LEAF:
+            return None
+        count = int.from_bytes(data[base + 3 : base + 5], "big")
+        first = base + _LEAF_HEADER + 2 * count
+        if first > self.usable:
+            return Leaf([], whole=False)
+        cells: list[Cell] = []
+        whole = True
+        for at in range(base + _LEAF_HEADER, first, 2):
+            cell = self._cell(data, int.from_bytes(data[at : at + 2], "big"), first)
+            if cell is None or (cells and cell.number <= cells[-1].number):
+                whole = False
+            else:
+                cells.append(cell)
+        return Leaf(cells, whole and not _overlap(cells))
+
+    def branch(self, number: int) -> Branch | None:
+        """Return where a page leads to, None where it leads nowhere."""
+        data = self.page(number)
+        base = HEADER_BYTES if number == 1 else 0
+        if data[base] != INTERIOR:
+            return None
+        count = int.from_bytes(data[base + 3 : base + 5], "big")
+        first = base + _INTERIOR_HEADER + 2 * count
+        if first > self.usable:
+            return Branch([], 0, whole=False)
+        children: list[tuple[int, int]] = []
+        whole = count > 0
+        for at in range(base + _INTERIOR_HEADER, first, 2):
+            place = int.from_bytes(data[at : at + 2], "big")
+            try:
+                key, end = varint(data, place + 4)
+            except IndexError:
+                key, end = 0, self.usable + 1
+            child = int.from_bytes(data[place : place + 4], "big")
+            if first <= place and end <= self.usable and self.has(child):
+                children.append((child, signed(key)))
+            else:
+                whole = False
+        last = int.from_bytes(data[base + 8 : base + 12], "big")
+        return Branch(children, last if self.has(last) else 0, whole)
+
+    def payload(self, number: int, cell: Cell, used: bytearray | None = None) -> bytes:
+        """Return a row's record, as far as its pages can be followed: shorter than it should be where they cannot.
+
+        ``used``: a mark for each page; one that another row's record was read from already is not followed, and those
+        that are get theirs.
+        """
+        data = self.page(number)[cell.body : cell.end]
+        if not cell.overflow:
+            return data
+        pieces = [data]
+        missing = cell.length - len(data)
+        following, room = cell.overflow, self.usable - 4
+        while missing > 0:
+            if not self.has(following) or (used is not None and used[following]):
+                break
+            page = self.page(following)
+            after = int.from_bytes(page[:4], "big")
+            # The last page of a chain leads nowhere, all others do; one that was wiped holds zeros only.
+            if (after == 0) != (missing <= room) or not page.strip(b"\0"):
+                break
+            if used is not None:
+                used[following] = 1
+            pieces.append(page[4 : 4 + min(room, missing)])
+            missing -= room
+            following = after
+        return b"".join(pieces)
+
+    def record(self, number: int, cell: Cell, used: bytearray | None = None) -> Record | None:
+        """Return the values of a row; None where what lies there is no record."""
+        payload = self.payload(number, cell, used)
+        layout = layout_of(payload)
+        if layout is None or layout.bytes != cell.length:
+            return None
+        return read_record(payload, layout, self.encoding)
+
+    def layout(self, number: int, cell: Cell) -> Layout | None:
+        """Return what the header of a row's record says; None where what lies there is no record."""
+        layout = layout_of(self.page(number)[cell.body : cell.end])
+        if layout is None:
+            # A header that is longer than what a page holds of its row.
+            layout = layout_of(self.payload(number, cell))
+        return layout if layout is not None and layout.bytes == cell.length else None
+
+    def _cell(self, data: bytes, start: int, first: int) -> Cell | None:
+        if not first <= start < self.usable:
+            return None
+        try:
+            length, at = varint(data, start)
+            number, body = varint(data, at)
+        except IndexError:
+            return None
+        if not 1 <= length <= _LONGEST_ROW:
+            return None
+        local = self._local(length)
+        end = body + local
+        overflow = 0
+        if local < length:
+            overflow = int.from_bytes(data[end : end + 4], "big")
+            if not self.has(overflow):
+                overflow = self.count + 1
+        if end + (4 if overflow else 0) > self.usable:
+            return None
+        return Cell(signed(number), length, start, body, end, overflow)
+
+    def _local(self, length: int) -> int:
+        """Return how many bytes of a record are kept in a page of a table (the file format's own sums)."""
+        most = self.usable - 35
+        if length <= most:
+            return length
+        least = (self.usable - 12) * 32 // 255 - 23
+        kept = least + (length - least) % (self.usable - 4)
+        return kept if kept <= most else least
+
+
+def _overlap(cells: list[Cell]) -> bool:
+    end = 0
+    for cell in sorted(cells, key=lambda cell: cell.start):
+        if cell.start < end:
+            return True
+        end = cell.end + (4 if cell.overflow else 0)
+    return False
+
+
+def free_pages(pages: Pages) -> tuple[bytearray, bool]:
+    """Return a mark for each page that was given back, and whether the list of them is whole."""
+    marks = bytearray(pages.count + 2)
+    header = pages.page(1)
+    trunk = int.from_bytes(header[32:36], "big")
+    promised = int.from_bytes(header[36:40], "big")
+    found = 0
+    while trunk and pages.has(trunk) and not marks[trunk]:
+        marks[trunk] = 1
+        found += 1
+        data = pages.page(trunk)
+        for leaf in _listed(data, pages.usable):
+            if not pages.has(leaf) or marks[leaf]:
+                return marks, False
+            marks[leaf] = 1
+            found += 1
+        trunk = int.from_bytes(data[:4], "big")
+    return marks, trunk == 0 and found == promised
+
+
+def _listed(data: bytes, usable: int) -> Iterator[int]:
+    count = min(int.from_bytes(data[4:8], "big"), usable // 4 - 2)
+    for at in range(8, 8 + 4 * count, 4):
+        yield int.from_bytes(data[at : at + 4], "big")
+
+
+def encoding_of(header: bytes) -> str:
+    """Return the encoding of texts that a file's header names, as SQLite names it; UTF-8 where it names none."""
+    return _ENCODINGS.get(int.from_bytes(header[56:60], "big"), "UTF-8")
+
+
+def frame_at(frame: int, size: int, log_header: int) -> int:
+    """Return where the page of a frame begins in its log; frames are counted from 0."""
+    return log_header + frame * (FRAME_HEADER_BYTES + size) + FRAME_HEADER_BYTES
+
+
+def _mapped(file: Path) -> mmap.mmap | bytes:
+    with file.open("rb") as opened:
+        if not file.stat().st_size:
+            return b""
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,0 +1,359 @@
+"""Reading all tables of a copy into the new file: by SQLite where they are sound, page by page where they are not.
+
+The surest rows come first, and a row that has its place stays: what the trees lead to; what lies in pages that no tree
+leads to; what is in torn pages, or in pages that were given back; and last, rows that are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import apsw
+
+from hermes_doctor.rescue.account import LostRange, Rescue, Source, TableAccount
+from hermes_doctor.rescue.copying import Copy
+from hermes_doctor.rescue.filling import completed
+from hermes_doctor.rescue.forms import Form, FormColumn
+from hermes_doctor.rescue.loose import Free, LoosePage, loose_pages
+from hermes_doctor.rescue.pages import Cell, free_pages
+from hermes_doctor.rescue.schema import Entry, forms_of, read_entries, shadows
+from hermes_doctor.rescue.trees import LostRowids, TreeWalk, claim
+from hermes_doctor.rescue.writing import NewFile, Row, is_unique
+from hermes_doctor.store.cells import quote
+from hermes_doctor.store.integrity import Kind, ask
+
+_ATTACHED = "damaged"
+#: Where SQLite keeps the highest rowids that it gave (AUTOINCREMENT).
+_SEQUENCE = Form("sqlite_sequence", (FormColumn("name", "BLOB"), FormColumn("seq", "BLOB")))
+#: Ranges and runs that an account names; there may be any number of them.
+_LISTED = 1000
+#: SQLite never uses the page that holds this byte of a file: there it keeps its locks.
+_LOCK_BYTE = 1 << 30
+#: Pages between two looks whether to stop.
+_OFTEN = 2048
+_LINES = 20
+#: What SQLite says of indexes; a table is sound even so.
+_OF_INDEXES = (Kind.COUNT, Kind.INDEX)
+
+#: Messages that are fewer than their session counted: how many of them, in how many sessions.
+_SHORT = """
+SELECT count(*), coalesce(sum(missing), 0)
+  FROM (SELECT s.message_count - (SELECT count(*) FROM messages AS m WHERE m.session_id = s.id) AS missing
+          FROM sessions AS s
+         WHERE typeof(s.message_count) = 'integer')
+ WHERE missing > 0
+"""
+_ORPHANS = """
+SELECT count(DISTINCT session_id) FROM messages
+ WHERE session_id IS NOT NULL AND session_id NOT IN (SELECT id FROM sessions WHERE id IS NOT NULL)
+"""
+
+
+class _Page(NamedTuple):
+    """A page that is read later. ``only``: the rowids that count, None for all that are the table's own."""
+
+    number: int
+    cells: list[Cell]
+
+
+class _CutRow(NamedTuple):
+    """A row that is cut, and where its page was found."""
+
+    page: int
+    cell: Cell
+    source: Source
+
+
+@dataclass
+class _Table:
+    """One table while it is read."""
+
+    entry: Entry
+    form: Form
+    account: TableAccount
+    lost: list[LostRange] = field(default_factory=list)
+    later: dict[Source, list[_Page]] = field(default_factory=dict)
+    cut: list[_CutRow] = field(default_factory=list)
+    doubtful: list[int] = field(default_factory=list)
+
+
+class Reading:
+    """Reads a copy into the new file, and keeps the account."""
+
+    def __init__(
+        self,
+        copy: Copy,
+        new: NewFile,
+        result: Rescue,
+        tell: Callable[[str, float | None], None],
+        check: Callable[[], None],
+    ) -> None:
+        self.copy, self.pages, self.new, self.result = copy, copy.pages, new, result
+        self.tell, self.check = tell, check
+        self.claimed = bytearray(self.pages.count + 2)
+        #: Pages of long rows from which a row was read already.
+        self.followed = bytearray(self.pages.count + 2)
+        self.entries: list[Entry] = []
+        self.tables: list[_Table] = []
+
+    def read(self) -> None:
+        """Read all tables. Raises Stopped, OSError and apsw.Error."""
+        self._read_schema()
+        self.new.make(table.entry for table in self.tables)
+        with self.new.attached(self.copy.store, _ATTACHED, wanted=self._sqlite_reads()):
+            for table in self.tables:
+                self._read(table)
+        self.new.make(entry for entry in self.entries if entry.kind == "index" and is_unique(entry))
+        self._claim_the_rest()
+        self._read_loose()
+        for source in (Source.TORN, Source.FREE):
+            for table in self.tables:
+                with self.new.transaction():
+                    self._put_later(table, source)
+        for table in self.tables:
+            with self.new.transaction():
+                self._put_cut(table)
+        for table in self.tables:
+            self._account(table)
+        self._count_what_is_missing()
+
+    def finish(self) -> None:
+        """Make what is not rows: indexes, search indexes, views and triggers."""
+        self.tell("indexing", None)
+        of_kind: dict[str, list[Entry]] = {"index": [], "view": [], "trigger": []}
+        for entry in self.entries:
+            if entry.kind in of_kind and not (entry.kind == "index" and is_unique(entry)):
+                of_kind[entry.kind].append(entry)
+        failed = self.new.make(of_kind["index"])
+        virtual = [entry for entry in self.entries if entry.is_virtual]
+        failed |= self.new.make(virtual)
+        failed |= self.new.make(of_kind["view"])
+        unfilled = self.new.fill_indexes()
+        failed |= self.new.make(of_kind["trigger"])
+        self.result.index_rebuilt = bool(virtual) and not unfilled
+        with suppress(apsw.SQLError):
+            self.new.set_counters(self._counters())
+        for name, why in failed.items():
+            self.result.notes.append(f"{name} could not be made again ({why})")
+        for name in unfilled:
+            self.result.notes.append(f"The search index {name} could not be filled here: it is empty")
+        header = self.pages.page(1) if self.copy.header else bytes(100)
+        self.new.settle(
+            application_id=int.from_bytes(header[68:72], "big", signed=True),
+            user_version=int.from_bytes(header[60:64], "big", signed=True),
+            wal=header[18:20] == b"\x02\x02",
+        )
+
+    def _read_schema(self) -> None:
+        lost: list[LostRange] = []
+        self.entries = read_entries(self.pages, lost)
+        beside = shadows(self.entries)
+        for entry, form in forms_of(self.entries):
+            if entry.name.lower() not in beside and not entry.name.lower().startswith("sqlite_"):
+                account = TableAccount(entry.name)
+                self.tables.append(_Table(entry, form, account))
+                self.result.tables.append(account)
+        if lost:
+            self.result.notes.append(
+                "A part of the list of all tables is damaged: what it names was put together from what is left of it"
+            )
+
+    def _sqlite_reads(self) -> bool:
+        """Whether SQLite can read the copy, and no page was wiped that it would take for a part of a row."""
+        return self.copy.connection is not None and not self._is_wiped()
+
+    def _is_wiped(self) -> bool:
+        free, _ = free_pages(self.pages)
+        locks = _LOCK_BYTE // self.pages.size + 1
+        for number in range(1, self.pages.count + 1):
+            if number % _OFTEN == 0:
+                self.check()
+            used = not free[number] and number != locks
+            if used and not self.pages.first_byte(number) and self.pages.is_zeros(number):
+                return True
+        return False
+
+    def _read(self, table: _Table) -> None:
+        self.check()
+        self.tell(f"reading {table.entry.name}", None)
+        if self._is_sound(table):
+            with suppress(apsw.CorruptError), self.new.transaction():
+                table.account.saved[Source.IN_PLACE] = self.new.copy_from(table.form, _ATTACHED)
+                claim(self.pages, table.entry.root, self.claimed)
+                return
+            self.new.empty(table.form)
+        table.account.read_by = "pages"
+        walk = TreeWalk(self.pages, table.entry.root, table.form, self.claimed)
+        with self.new.transaction():
+            table.account.saved[Source.IN_PLACE] = self.new.put(table.form, self._in_place(table, walk))
+        table.lost = walk.lost
+
+    def _is_sound(self, table: _Table) -> bool:
+        connection = self.copy.connection
+        if connection is None or not self.new.has_attached:
+            return False
+        if self.copy.sound:
+            return True
+        answer = ask(connection, table.entry.name, how="quick_check", stop=self.new.stop)
+        return answer.finished and all(problem.kind in _OF_INDEXES for problem in answer.problems)
+
+    def _in_place(self, table: _Table, walk: TreeWalk) -> Iterator[Row]:
+        for count, found in enumerate(walk):
+            if count % _OFTEN == 0:
+                self.check()
+            if found.torn:
+                table.later.setdefault(Source.TORN, []).append(_Page(found.page, found.cells))
+            else:
+                yield from self._rows(table, found.page, found.cells, Source.IN_PLACE)
+
+    def _rows(self, table: _Table, page: int, cells: Iterable[Cell], source: Source) -> Iterator[Row]:
+        """Give the rows of a page that are whole; those that are cut are read last."""
+        for cell in cells:
+            record = self.pages.record(page, cell, self.followed)
+            if record is None:
+                # Its header reaches into pages that are gone.
+                table.account.cut += 1
+            elif record.is_cut:
+                table.cut.append(_CutRow(page, cell, source))
+            else:
+                yield cell.number, record.values
+
+    def _claim_the_rest(self) -> None:
+        """Mark the pages of tables that are not read: those of search indexes, which are made anew."""
+        read = {table.entry.name for table in self.tables}
+        for entry in self.entries:
+            if entry.kind == "table" and entry.name not in read and entry.root:
+                claim(self.pages, entry.root, self.claimed)
+
+    def _read_loose(self) -> None:
+        gaps = {table.form.table: LostRowids(table.lost) for table in self.tables if table.lost}
+        if not gaps:
+            return
+        by_name = {table.form.table: table for table in self.tables}
+        marks, known = free_pages(self.pages)
+        free = Free(marks, known and self.copy.header)
+        forms = [table.form for table in self.tables] + self._other_forms()
+        pages = loose_pages(self.pages, self.claimed, forms, gaps, free, self._telling(range(2, self.pages.count + 1)))
+        with self.new.transaction():
+            for found in pages:
+                if found.table is None:
+                    for name in found.candidates:
+                        by_name[name].account.ambiguous_pages += 1
+                    continue
+                self._take_loose(by_name[found.table], found)
+
+    def _take_loose(self, table: _Table, found: LoosePage) -> None:
+        account = table.account
+        account.left_out += found.others
+        if found.source is not Source.LOOSE:
+            table.later.setdefault(found.source, []).append(_Page(found.page, found.cells))
+            return
+        rows = list(self._rows(table, found.page, found.cells, Source.LOOSE))
+        put_in = self.new.put(table.form, rows)
+        account.saved[Source.LOOSE] = account.saved.get(Source.LOOSE, 0) + put_in
+        account.left_out += len(rows) - put_in
+        if not found.others and put_in == len(found.cells):
+            _found_again(table.lost, found.cells)
+
+    def _other_forms(self) -> list[Form]:
+        beside = shadows(self.entries)
+        return [form for entry, form in forms_of(self.entries) if entry.name.lower() in beside]
+
+    def _telling(self, numbers: range) -> Iterator[int]:
+        for number in numbers:
+            if number % _OFTEN == 0:
+                self.check()
+                self.tell("searching", number / len(numbers))
+            yield number
+
+    def _put_later(self, table: _Table, source: Source) -> None:
+        for page in table.later.pop(source, []):
+            self.check()
+            rows = list(self._rows(table, page.number, page.cells, source))
+            put_in = self.new.put(table.form, rows, table.doubtful.append)
+            table.account.saved[source] = table.account.saved.get(source, 0) + put_in
+            table.account.left_out += len(rows) - put_in
+
+    def _put_cut(self, table: _Table) -> None:
+        numbers: list[int] = []
+        for row in table.cut:
+            # Which pages were followed says nothing any more: whoever came first has them.
+            record = self.pages.record(row.page, row.cell)
+            values = None if record is None else completed(self.new.connection, table.form, row.cell.number, record)
+            if values is not None and self.new.put_named(table.form, row.cell.number, values):
+                numbers.append(row.cell.number)
+                table.account.saved[row.source] = table.account.saved.get(row.source, 0) + 1
+                if row.source in (Source.TORN, Source.FREE):
+                    table.doubtful.append(row.cell.number)
+            else:
+                table.lost.append(LostRange(row.cell.number, row.cell.number, row.page, "a row's later pages are gone"))
+        table.account.cut += len(numbers)
+        table.account.cut_rows = _runs(numbers)[:_LISTED]
+
+    def _account(self, table: _Table) -> None:
+        account = table.account
+        account.doubtful = _runs(table.doubtful)[:_LISTED]
+        lost = [each for each in table.lost if not self._is_filled(table, each)]
+        account.lost, account.more_lost = lost[:_LISTED], max(0, len(lost) - _LISTED)
+
+    def _is_filled(self, table: _Table, lost: LostRange) -> bool:
+        """Whether a row is there for each rowid of a range."""
+        if lost.high is None:
+            return False
+        low = max(1, lost.low or 1)
+        if lost.high < low:
+            return True
+        sql = f"SELECT count(*) FROM {quote(table.form.table)} WHERE rowid BETWEEN ? AND ?"
+        return bool(self.new.connection.execute(sql, (low, lost.high)).get == lost.high - low + 1)
+
+    def _count_what_is_missing(self) -> None:
+        connection = self.new.connection
+        messages = self.result.table("messages")
+        if messages is None or messages.is_whole:
+            return
+        with suppress(apsw.SQLError):
+            short, missing = connection.execute(_SHORT).fetchall()[0]
+            self.result.chats_short, self.result.messages_missing = int(str(short)), int(str(missing))
+        if self.result.inspect_only:
+            with suppress(apsw.SQLError):
+                self.result.sessions_given = int(str(connection.execute(_ORPHANS).get))
+
+    def _counters(self) -> dict[str, int]:
+        """Return the highest rowids that were ever given, by table."""
+        entry = next((entry for entry in self.entries if entry.name == _SEQUENCE.table), None)
+        if entry is None:
+            return {}
+        counters: dict[str, int] = {}
+        known = {table.entry.name for table in self.tables}
+        for found in TreeWalk(self.pages, entry.root, _SEQUENCE, bytearray(self.pages.count + 2)):
+            for cell in found.cells:
+                record = self.pages.record(found.page, cell)
+                if record is not None and not record.is_cut:
+                    name, number = record.values
+                    if name in known and isinstance(number, int):
+                        counters[str(name)] = number
+        return counters
+
+
+def _found_again(lost: list[LostRange], cells: list[Cell]) -> None:
+    """Take out the range whose one page this is: nothing else was there."""
+    first, last = cells[0].number, cells[-1].number
+    for place, each in enumerate(lost):
+        fits = (each.low is None or each.low <= first) and (each.high is None or last <= each.high)
+        if each.one_page and fits:
+            del lost[place]
+            return
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the runs of numbers that follow one another, both ends included."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
