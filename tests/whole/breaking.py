@@ -3,7 +3,8 @@
 Each damage is a function of a store's path and a seed, in `DAMAGES` by its name, and says what it hit. The same seed
 on the same bytes does the same. ``python -m tests.whole.breaking NAME STORE SEED`` damages a store by hand.
 
-The store lies at rest, without a log (`at_rest` sees to that); those damages that are about the log write one.
+The store lies at rest, without a log (`at_rest` sees to that); those damages that are about the log write one. Worse
+things, after which rows have to be saved, are in `WRECKS`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SECTOR = 512
 
 #: Where the header of a database file keeps what; bytes from the start.
 _PAGE_SIZE, _PAGES, _FREE_TRUNK, _FREE_COUNT = 16, 28, 32, 36
-_LOG_HEADER, _FRAME_HEADER = 32, 24
+_HEADER, _LOG_HEADER, _FRAME_HEADER = 100, 32, 24
 
 
 class Part(enum.StrEnum):
@@ -49,6 +50,7 @@ class Belongs(enum.StrEnum):
     SCHEMA = "schema"
     LOG = "log"
     FILE = "file"
+    SEVERAL = "several"
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,7 @@ def swap(store: Path, seed: int, part: Part) -> Hit:
         pages = [_chosen(store, seed, Part.FREE, 1)[0], _chosen(store, seed, Part.TABLE_LEAF, 1)[0]]
     else:
         pages = _chosen(store, seed, part, 2)
-    first, second = (_get(store, page.number) for page in pages)
-    _put(store, pages[0].number, second)
-    _put(store, pages[1].number, first)
+    _swap(store, *(page.number for page in pages))
     return _hit("swap", *pages)
 
 
@@ -247,6 +247,212 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
+def lose_table(store: Path, seed: int, table: str) -> Hit:
+    """Fill every page of a table with zeros, its root included; its indexes stay."""
+    pages = [page for page in _pages(store) if page.name == table]
+    for page in pages:
+        _put(store, page.number, bytes(_page_size(store)))
+    return _hit("lose-table", *pages)
+
+
+def unlist(store: Path, seed: int, table: str) -> Hit:
+    """Take a table out of the schema; by the seed with its indexes and triggers, or without them."""
+    whole = random.Random(seed).random() < 0.5
+    with _writing(store) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("DELETE FROM sqlite_schema WHERE tbl_name = ? AND (type = 'table' OR ?)", (table, whole))
+    return Hit("unlist", Belongs.SCHEMA, (table,))
+
+
+def zero_half(store: Path, seed: int) -> Hit:
+    """Fill the second half of the file with zeros: a copy of which the end never reached the disk."""
+    size, length = _page_size(store), store.stat().st_size
+    begin = length // 2 // size * size + SECTOR * random.Random(seed).randrange(size // SECTOR)
+    names = tuple(dict.fromkeys(page.name for page in _pages(store) if page.number * size > begin))
+    with store.open("r+b") as file:
+        file.seek(begin)
+        file.write(bytes(length - begin))
+    return Hit("zero-half", Belongs.FILE, names, tuple(range(begin // size + 1, length // size + 1)))
+
+
+def zero_schema(store: Path, seed: int, *, root: bool) -> Hit:
+    """Fill a leaf of the schema's own tree with zeros, or its root, which is on the first page behind the header."""
+    if root:
+        _put(store, 1, _get(store, 1)[:_HEADER].ljust(_page_size(store), b"\x00"))
+        return Hit("zero-schema", Belongs.SCHEMA, ("sqlite_schema",), (1,))
+    leaves = [page for page in _pages(store) if page.belongs is Belongs.SCHEMA and page.number != 1]
+    if not leaves:
+        raise NothingToDamageError("all of the schema is on the first page")
+    page = random.Random(seed).choice(leaves)
+    _put(store, page.number, bytes(_page_size(store)))
+    return _hit("zero-schema", page)
+
+
+def swap_roots(store: Path, seed: int) -> Hit:
+    """Exchange the root page of the messages with that of the sessions."""
+    roots = [page for page in _pages(store) if page.name in ("messages", "sessions") and page.number in _roots(store)]
+    _swap(store, *(page.number for page in roots))
+    return _hit("swap-roots", *roots)
+
+
+def swap_across(store: Path, seed: int) -> Hit:
+    """Exchange a leaf of the messages with one of the sessions."""
+    chance = random.Random(seed)
+    pages = _pages(store)
+    leaves = [
+        chance.choice([page for page in pages if page.name == table and page.kind == "leaf"])
+        for table in ("messages", "sessions")
+    ]
+    _swap(store, *(page.number for page in leaves))
+    return _hit("swap-across", *leaves)
+
+
+def zero_overflow(store: Path, seed: int) -> Hit:
+    """Fill a page with zeros on which a long message goes on."""
+    page = random.Random(seed).choice([page for chain in _chains(store) for page in chain])
+    _put(store, page, bytes(_page_size(store)))
+    return Hit("zero-overflow", Belongs.TABLE, ("messages",), (page,))
+
+
+def swap_overflow(store: Path, seed: int) -> Hit:
+    """Exchange pages of two long messages, behind which follow unlike numbers of pages.
+
+    Were they alike, each message would have the end of the other, and nothing in the file would show it.
+    """
+    chance = random.Random(seed)
+    places = [(page, len(chain) - n, chain[0]) for chain in _chains(store) for n, page in enumerate(chain)]
+    page, left, whose = chance.choice(places)
+    others = [other for other, following, of in places if following != left and of != whose]
+    if not others:
+        raise NothingToDamageError("all long rows are of one length")
+    pages = (page, chance.choice(others))
+    _swap(store, *pages)
+    return Hit("swap-overflow", Belongs.TABLE, ("messages",), pages)
+
+
+def lose_free_list(store: Path, seed: int, *, interior: bool) -> Hit:
+    """Forget which pages are free: what was deleted lies there as if it were in use.
+
+    ``interior``: lose a page above leaves, too, so that the tree does not tell either which of them were in use.
+    """
+    _free_lists(store)
+    hit = zero(store, seed, Part.TABLE_INTERIOR) if interior else Hit("", Belongs.FREE)
+    header = _get(store, 1)
+    _put(store, 1, header[:_FREE_TRUNK] + bytes(8) + header[_FREE_TRUNK + 8 :])
+    return Hit("lose-free-list", hit.belongs, hit.names, (1, *hit.pages))
+
+
+def five_pages(store: Path, seed: int) -> Hit:
+    """Do something to five pages: three of conversations, two of anything."""
+    chance = random.Random(seed)
+    pages = [page for page in _pages(store) if page.number > 1]
+    own = [page for page in pages if page.table in ("messages", "sessions")]
+    hit = list(dict.fromkeys((*chance.sample(own, min(3, len(own))), *chance.sample(pages, 2))))
+    size = _page_size(store)
+    for page in hit:
+        whole = _get(store, page.number)
+        cut = SECTOR * chance.randrange(1, size // SECTOR)
+        other = _get(store, chance.choice(pages).number)
+        _put(
+            store,
+            page.number,
+            chance.choice((bytes(size), whole[:cut].ljust(size, b"\x00"), chance.randbytes(size), other)),
+        )
+    names = tuple(dict.fromkeys(page.name for page in hit))
+    return Hit("five-pages", Belongs.SEVERAL, names, tuple(page.number for page in hit))
+
+
+def write_messages_into_log(store: Path, seed: int) -> None:
+    """Leave a log of twenty transactions beside the store, each of which wrote two messages; all of them count."""
+    chance = random.Random(seed)
+    with _logging(store) as connection:
+        sessions = [row[0] for row in connection.execute("SELECT id FROM sessions ORDER BY rowid")]
+        for number in range(20):
+            with connection:
+                for role, length in (("user", 30), ("assistant", 6000 if number % 7 == 3 else 300)):
+                    connection.execute(
+                        "INSERT INTO messages (session_id, role, content, timestamp)"
+                        " SELECT ?, ?, ?, max(timestamp) + 1 FROM messages",
+                        (chance.choice(sessions), role, f"said {number} ".ljust(length, ".")),
+                    )
+
+
+def break_frame(store: Path, seed: int) -> Hit:
+    """Change one byte of a frame in the middle of a log. SQLite goes without all that comes behind it."""
+    log = _log(store)
+    pages = _frames(log)
+    chance = random.Random(seed)
+    frame = len(pages) // 2 + chance.randrange(-2, 3)
+    with log.open("r+b") as file:
+        place = _LOG_HEADER + frame * (_FRAME_HEADER + _page_size(store)) + _FRAME_HEADER
+        place += chance.randrange(_page_size(store))
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 0xFF]))
+    return Hit("break-frame", Belongs.LOG, (), (pages[frame],))
+
+
+def use_rollback_mode(store: Path, seed: int) -> None:
+    """Take a store out of WAL mode, as is right."""
+    with _writing(store) as connection:
+        connection.execute("PRAGMA journal_mode = delete").fetchall()
+
+
+def leave_hot_journal(store: Path, seed: int) -> Hit:
+    """Let somebody die who has half written a change of many messages, and zero a leaf of the messages besides.
+
+    What was there before is in the journal, but for the leaf where that was not to be changed.
+    """
+    page = random.Random(seed).choice(
+        [page for page in _pages(store) if page.name == "messages" and page.kind == "leaf"]
+    )
+    journal = store.with_name(store.name + "-journal")
+    asides = [(file, file.with_name(file.name + ".aside")) for file in (store, journal)]
+    with _writing(store) as connection:
+        # So that pages are written before the end.
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE messages SET timestamp = timestamp + 1 WHERE id % 3 = 0")
+        connection.execute("UPDATE sessions SET started_at = started_at + 1")
+        for file, aside in asides:
+            shutil.copyfile(file, aside)
+        connection.execute("ROLLBACK")
+    for file, aside in asides:
+        aside.replace(file)
+    _put(store, page.number, bytes(_page_size(store)))
+    return Hit("hot-journal", Belongs.TABLE, ("messages",), (page.number,))
+
+
+@dataclass(frozen=True)
+class Wreck:
+    """A damage after which rows have to be saved. ``before``: what is rightly done to the store before that."""
+
+    damage: Damage
+    before: Callable[[Path, int], None] | None = None
+
+
+#: What takes more than pages of one kind, by its name.
+WRECKS: dict[str, Wreck] = {
+    "lose-sessions": Wreck(partial(lose_table, table="sessions")),
+    "unlist-sessions": Wreck(partial(unlist, table="sessions")),
+    "unlist-messages": Wreck(partial(unlist, table="messages")),
+    "zero-half": Wreck(zero_half),
+    "zero-schema-root": Wreck(partial(zero_schema, root=True)),
+    "zero-schema-leaf": Wreck(partial(zero_schema, root=False)),
+    "swap-roots": Wreck(swap_roots),
+    "swap-across": Wreck(swap_across),
+    "zero-overflow": Wreck(zero_overflow),
+    "swap-overflow": Wreck(swap_overflow),
+    "lose-free-list": Wreck(partial(lose_free_list, interior=False)),
+    "lose-free-list-and-interior": Wreck(partial(lose_free_list, interior=True)),
+    "break-frame": Wreck(break_frame, write_messages_into_log),
+    "hot-journal": Wreck(leave_hot_journal, use_rollback_mode),
+    "lose-first-page-beside-a-log": Wreck(lose_first_page, write_messages_into_log),
+    "five-pages": Wreck(five_pages),
+}
+
+
 def _chosen(store: Path, seed: int, part: Part, count: int, *, least: int | None = None) -> list[_Page]:
     """Choose that many pages of one kind, all of one tree where it has as many; the roots of trees come last."""
     if part is Part.FREE:
@@ -330,15 +536,37 @@ def _writing(store: Path) -> Iterator[apsw.Connection]:
 
 def _write_log(store: Path, seed: int) -> None:
     """Leave a log of several transactions beside the store, of which nothing has come into its file yet."""
-    with _writing(store) as connection:
-        connection.execute("PRAGMA journal_mode = wal").fetchall()
-        connection.wal_autocheckpoint(0)
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    with _logging(store) as connection:
         ids = [row[0] for row in connection.execute("SELECT rowid FROM sessions ORDER BY rowid")]
         for rowid in random.Random(seed).choices(ids, k=5):
             # No trigger of any release watches sessions.
             connection.execute("UPDATE sessions SET started_at = started_at + 0.5 WHERE rowid = ?", (rowid,))
+
+
+@contextmanager
+def _logging(store: Path) -> Iterator[apsw.Connection]:
+    """A connection of which all that it writes stays in the log."""
+    with _writing(store) as connection:
+        connection.execute("PRAGMA journal_mode = wal").fetchall()
+        connection.wal_autocheckpoint(0)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        yield connection
     store.with_name(store.name + "-shm").unlink()
+
+
+def _chains(store: Path) -> list[list[int]]:
+    """The chains of pages on which long messages go on, each from its first page to its last."""
+    pages = [page.number for page in _pages(store) if page.kind == "overflow" and page.name == "messages"]
+    following = {page: int.from_bytes(_get(store, page)[:4], "big") for page in pages}
+    if not pages:
+        raise NothingToDamageError("no message is long enough to overflow its page")
+    chains = []
+    for page in sorted(following.keys() - following.values()):
+        chain = [page]
+        while following[chain[-1]]:
+            chain.append(following[chain[-1]])
+        chains.append(chain)
+    return chains
 
 
 def _log(store: Path) -> Path:
@@ -365,6 +593,12 @@ def _get(store: Path, number: int) -> bytes:
         return file.read(size)
 
 
+def _swap(store: Path, one: int, other: int) -> None:
+    first, second = _get(store, one), _get(store, other)
+    _put(store, one, second)
+    _put(store, other, first)
+
+
 def _put(store: Path, number: int, data: bytes) -> None:
     with store.open("r+b") as file:
         file.seek((number - 1) * len(data))
@@ -373,4 +607,7 @@ def _put(store: Path, number: int, data: bytes) -> None:
 
 if __name__ == "__main__":
     name, path, number = sys.argv[1:]
-    sys.stdout.write(f"{DAMAGES[name](Path(path).resolve(), int(number))}\n")
+    chosen = WRECKS[name] if name in WRECKS else Wreck(DAMAGES[name])
+    if chosen.before is not None:
+        chosen.before(Path(path).resolve(), int(number))
+    sys.stdout.write(f"{chosen.damage(Path(path).resolve(), int(number))}\n")
