@@ -13,6 +13,7 @@ COMMANDS = {
     "fix": "hermes_doctor.cli.fix:fix",
     "undo": "hermes_doctor.cli.undo:undo",
     "compact": "hermes_doctor.cli.compact:compact",
+    "rescue": "hermes_doctor.cli.rescue:rescue",
     "runs": "hermes_doctor.cli.runs:runs",
     "history": "hermes_doctor.cli.history:history",
     "mute": "hermes_doctor.cli.mute:mute",

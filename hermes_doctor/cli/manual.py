@@ -23,23 +23,25 @@ hermes-agent keeps every conversation of a host in one SQLite file, `state.db`. 
 it plainly, mends it, and can take back whatever it did. Nothing is ever changed without --apply.
 
 A store that somebody has open is not written to unless --live is typed. What a fix is not sure of it leaves, and says
-why; what is not safe in every case needs --unsafe.
+why; what is not safe in every case needs --unsafe. Of a store that is damaged, `doctor rescue` saves what can be read
+into a new file.
 """
 
 _MENDS = {"safe": "mends safely", "unsafe": "mends with --unsafe", "none": "only reported"}
 
 _EXIT_CODES = {
     0: "Scan: nothing at or above --fail-on. Plan: nothing to change. Apply and undo: all that was planned is done, or"
-    " was gone, and nothing that a chosen fix could mend is left.",
+    " was gone, and nothing that a chosen fix could mend is left. Rescue: all rows are saved, and none is in doubt.",
     1: "Scan: findings at or above --fail-on. Plan: it would change something. Apply and undo: something that was"
-    " chosen is left.",
+    " chosen is left. Rescue: rows are lost, cut or in doubt.",
     2: "A usage error; also a mistake in config.toml.",
     3: "The doctor failed: a defect, or the machine, as a full disk or a permission.",
-    4: "A store is damaged or unreadable, or there is none. The next step is named.",
-    5: "Refused for safety, which only changes are: somebody has the store open, its schema is newer than known, there"
-    " is no room, ...",
+    4: "A store is damaged or unreadable, or there is none. The next step is named. Rescue: nothing can be saved.",
+    5: "Refused for safety, which only changes and rescues are: somebody has the store open, its schema is newer than"
+    " known, there is no room, ...",
     6: "Another doctor is at work on that store.",
-    7: "Stopped part-way, by a signal, a time limit or a lock. What was done stands; the same command carries on.",
+    7: "Stopped part-way, by a signal, a time limit or a lock. What was done stands; the same command carries on."
+    " A rescue leaves nothing, and starts over.",
 }
 
 _ENVIRONMENT = {
@@ -72,6 +74,8 @@ _EXAMPLES = {
     "doctor fix": "What would be mended?",
     "doctor fix --apply": "Mend it.",
     "doctor undo RUN --apply": "Take it back. The name of the run is told by doctor fix and by doctor runs.",
+    "doctor rescue ~/.hermes/state.db rescued.db --inspect-only": "What can be saved of a damaged store? Without the"
+    " last word it is saved.",
     "doctor scan --json --fail-on error /srv/hermes": "For a script: one JSON document, and exit code 1 for errors.",
 }
 

@@ -10,6 +10,7 @@ import click
 _FIRST = (
     ("doctor scan", "looks at the stores of this host and reports every fault"),
     ("doctor fix", "shows what it would mend; nothing is mended without --apply"),
+    ("doctor rescue", "saves what can be read of a damaged store into a new file"),
     ("doctor demo", "shows all of it in a minute, on a small home that it makes up"),
 )
 
@@ -22,7 +23,7 @@ def welcome() -> None:
     click.echo("doctor finds what is wrong in the state.db of hermes-agent, says it plainly,")
     click.echo("mends it, and takes back whatever it did. Begin with one of these:\n")
     for command, does in _FIRST:
-        click.echo(f"  {command:<13}{does}")
+        click.echo(f"  {command:<15}{does}")
     stores = [ref.path for ref in resolve_targets(()) if _there(ref.path)]
     more = f" and {len(stores) - 1:,} more" if len(stores) > 1 else ""
     if stores:

@@ -188,6 +188,7 @@ def test_hermes_that_has_given_up_is_told(store: Path, attempts: object, grown: 
     assert (LEDGER in findings) == told
     if told:
         assert findings[LEDGER].severity.label == "warning"
+        assert f"doctor rescue {store} {store}.rescued --inspect-only" in findings[LEDGER].summary
         assert f"sessions recover --source {store} --inspect-only" in findings[LEDGER].summary
 
 

@@ -69,8 +69,10 @@ def test_each_damage_is_found_and_told_apart(store: Path, name: str) -> None:
     for finding in found.findings:
         assert (finding.check, finding.table, finding.key, finding.session) == (NAME, FILES, "state.db", None)
         assert finding.severity is Severity.ERROR
-        assert "sessions recover --source" in finding.summary
+        assert f"doctor rescue {store} {store}.rescued --inspect-only" in finding.summary
         assert str(finding.detail["next"]) in finding.summary
+        lost_rows = finding.detail["damage"] == "rows"
+        assert ("look for a sound backup first; else stop hermes, and: doctor rescue" in finding.summary) == lost_rows
 
 
 @pytest.mark.parametrize("deep", [False, True], ids=["default", "deep"])
@@ -348,16 +350,15 @@ def test_each_release_is_told_what_it_has(shared_folder: Path, tmp_path: Path, m
             [finding] = diagnosed(store, home=home).findings
             told[f"{version} {name}"] = str(finding.detail["next"]).replace(str(store), "STORE")
             store.with_suffix(".kept").replace(store)
-    recover = "hermes sessions recover --source STORE --inspect-only"
-    new, upgrade = f"{recover} (hermes 0.20 or newer)", f"upgrade hermes to 0.20 or newer and type {recover}"
+    rescue, repair = "doctor rescue STORE STORE.rescued --inspect-only", "hermes sessions repair"
+    recover = "hermes sessions recover --source STORE --inspect-only (hermes 0.20 or newer)"
     assert told == {
-        "0.19.0 zero-table-leaf": upgrade,
-        "0.19.0 zero-index-leaf": "upgrade hermes to 0.20 or newer and type hermes sessions repair; and if it cannot: "
-        + upgrade,
-        "0.19.0 zero-search": f"hermes sessions repair (hermes 0.17 or newer); and if it cannot: {upgrade}",
-        "0.22.2 zero-table-leaf": new,
-        "0.22.2 zero-index-leaf": f"hermes sessions repair (hermes 0.20 or newer); and if it cannot: {new}",
-        "0.22.2 zero-search": f"hermes sessions repair (hermes 0.17 or newer); and if it cannot: {new}",
+        "0.19.0 zero-table-leaf": rescue,
+        "0.19.0 zero-index-leaf": f"{rescue}; or upgrade hermes to 0.20 or newer and type {repair}",
+        "0.19.0 zero-search": f"{repair} (hermes 0.17 or newer); and if it cannot: {rescue}",
+        "0.22.2 zero-table-leaf": f"{rescue}, or {recover}",
+        "0.22.2 zero-index-leaf": f"{repair} (hermes 0.20 or newer); and if it cannot: {rescue}",
+        "0.22.2 zero-search": f"{repair} (hermes 0.17 or newer); and if it cannot: {rescue}",
     }
 
 

@@ -20,7 +20,7 @@ def test_doctor_alone_says_what_it_is_and_what_to_type(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) < 15
     assert max(map(len, lines)) <= 80
-    assert re.findall(r"^  doctor (\w+) ", done.stdout, re.MULTILINE) == ["scan", "fix", "demo"]
+    assert re.findall(r"^  doctor (\w+) ", done.stdout, re.MULTILINE) == ["scan", "fix", "rescue", "demo"]
     assert "On this host there is no ~/.hermes/state.db." in lines
     assert listing(tmp_path) == {}
 
@@ -70,7 +70,7 @@ def test_a_host_without_hermes(tmp_path: Path, set_to: str | None) -> None:
 
 
 def test_a_store_that_was_named_and_is_not_there(tmp_path: Path) -> None:
-    for command in (["scan"], ["fix"], ["compact"]):
+    for command in (["scan"], ["fix"], ["compact"], ["rescue", "--inspect-only"]):
         done = doctor(tmp_path, *command, "nowhere.db")
         assert done.returncode == 4
         assert "missing" in done.stdout.lower()

@@ -66,7 +66,9 @@ def test_nothing_private_is_told_and_what_acts_is_made_visible(tmp_path: Path, d
         assert family.samples[0].labels["store"] == f'{tmp_path}/red\\x1b[31m \\u202e<b>"&/state.db'
 
 
-@pytest.mark.parametrize("command", [["scan"], ["fix"], ["compact"], ["undo", "RUN"], ["checks"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["scan"], ["fix"], ["compact"], ["rescue", "STORE"], ["undo", "RUN"], ["checks"]], ids=" ".join
+)
 def test_an_unknown_format_is_a_usage_error_that_lists_those_known(tmp_path: Path, command: list[str]) -> None:
     done = doctor(tmp_path, *command, "--format", "yaml")
     assert (done.returncode, done.stdout) == (2, "")

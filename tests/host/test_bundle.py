@@ -120,6 +120,19 @@ def test_a_wiped_store_is_never_called_new(tmp_path: Path) -> None:
         assert "do not start hermes" in (caught.value.next_step or "")
 
 
+def test_where_something_is_left_of_a_wiped_store_it_can_be_rescued(tmp_path: Path) -> None:
+    path, rescue = tmp_path / "state.db", f"doctor rescue {tmp_path / 'state.db'} "
+    for data, log, left in ((b"", b"", False), (b"", b"a log", True), (bytes(PAGE), b"", False), (None, b"", True)):
+        header_zeroed(path) if data is None else path.write_bytes(data)
+        Path(f"{path}-wal").write_bytes(log)
+        with pytest.raises(StoreProblem) as caught:
+            inspect(path)
+        step = caught.value.next_step or ""
+        assert step.index("look for a copy") > 0
+        assert (rescue in step) == left
+        path.unlink()
+
+
 @pytest.mark.parametrize("data", [b"dear diary\n" * 100, b"\x7fELF" + bytes(200)])
 def test_another_file_is_not_hermes(tmp_path: Path, data: bytes) -> None:
     """Under a name of its own it is somebody's file, not a damaged store."""

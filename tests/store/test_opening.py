@@ -595,7 +595,7 @@ def test_a_malformed_schema_is_damage_with_the_next_command(home: Home) -> None:
         open_without_trace(home.store)
     assert caught.value.condition is Condition.DAMAGED
     assert "malformed database schema" in caught.value.reason
-    assert "hermes sessions recover --source" in (caught.value.next_step or "")
+    assert f"doctor rescue {home.store} " in (caught.value.next_step or "")
     assert "\n" not in caught.value.reason
 
 
