@@ -66,6 +66,7 @@ from hermes_doctor.store.json_cells import (
     suspect_marks_sql,
     suspect_sql,
 )
+from hermes_doctor.store.nested_json import GOALS
 from hermes_doctor.store.setting_aside import spared
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
@@ -90,7 +91,9 @@ _WORDS = {
 
 def _messages(shape: Shape) -> str | None:
     columns = {name: shape.column("messages", name) for name in MESSAGE_COLUMNS if shape.has("messages", name)}
-    suspects = {name: suspect_sql(cell, MESSAGE_COLUMNS[name]) for name, cell in columns.items()}
+    suspects = {
+        name: suspect_sql(cell, MESSAGE_COLUMNS[name], may_be_wrapped=name in GOALS) for name, cell in columns.items()
+    }
     if "display_metadata" in columns:
         suspects["display_metadata"] += f" OR {suspect_marks_sql(columns['display_metadata'])}"
     often = [sql for name, sql in suspects.items() if name not in _RARE]

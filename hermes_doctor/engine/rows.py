@@ -29,12 +29,16 @@ _ASKED_ONE_BY_ONE = 128
 
 @dataclass(frozen=True)
 class _Laid:
-    """One rule as it lies over a table: its condition in SQL, and where its columns stand in the row."""
+    """One rule as it lies over a table: its condition, and what is read of a suspect: its key, then the rule's columns.
+
+    ``key_width``: how many columns the key has.
+    """
 
     check: Check
     rule: RowRule
     condition: str
-    places: tuple[int | None, ...]
+    columns: tuple[str, ...]
+    key_width: int
     sieve: Sieve | None
 
 
@@ -52,15 +56,8 @@ class Pass:
     """Several rules over one table, in one reading."""
 
     table: Table
-    columns: tuple[str, ...]
     laid: tuple[_Laid, ...]
     folded: tuple[_Folded, ...]
-    key_width: int
-
-    @property
-    def where(self) -> str:
-        """What at least one row rule suspects."""
-        return " OR ".join(f"({laid.condition})" for laid in self.laid) or "0"
 
     @property
     def names(self) -> set[str]:
@@ -94,7 +91,6 @@ def lay(
     What the rules' conditions call is known to the connection from here on.
     """
     key = [quote(column) for column in table.primary_key] or [table.rowid or "NULL"]
-    wanted: list[str] = list(key)
     laid: list[_Laid] = []
     for check, rule in rules:
         condition = rule.condition(view.shape)
@@ -102,23 +98,13 @@ def lay(
             continue
         for function, called in rule.functions.items():
             view.reader.define(function, called)
-        places: list[int | None] = []
-        for column in rule.columns:
-            if not table.has(column):
-                places.append(None)
-                continue
-            name = view.shape.column(table.name, column)
-            if name not in wanted:
-                wanted.append(name)
-            places.append(wanted.index(name))
-        laid.append(_Laid(check, rule, condition, tuple(places), rule.sieve(view.shape)))
+        columns = (*key, *(view.shape.column(table.name, column) for column in rule.columns))
+        laid.append(_Laid(check, rule, condition, columns, len(key), rule.sieve(view.shape)))
     tellings = ((check, rule, rule.told(view.shape)) for check, rule in folds)
     folded = tuple(_Folded(check, rule, told) for check, rule, told in tellings if told is not None)
     if not laid and not folded:
         return None
-    # Behind the columns stands, for each rule, whether it is that rule that suspects the row.
-    flags = [f"({each.condition}) IS TRUE" for each in laid]
-    return Pass(table, (*wanted, *flags), tuple(laid), folded, len(key))
+    return Pass(table, tuple(laid), folded)
 
 
 def run_pass(
@@ -159,16 +145,14 @@ def _by_ranges(
     listed = f"{rowid} IN (SELECT value FROM json_each('[' || ?1 || ']'))"
     for sifted in ranges:
         values = iter(sifted.values)
-        suspects = set[str]()
         for laid in laid_over.laid:
             keys = next(values)
-            if keys:
-                suspects.add(str(keys))
+            suspects = [str(keys)] if keys else []
             if laid.sieve is not None and not next(values):
-                suspects.update(_among_doubtful(laid_over, laid, laid.sieve, view, sifted.low, sifted.high))
-        if suspects:
-            for row in view.reader.rows(_rows_sql(laid_over, laid_over.columns, listed), (",".join(suspects),)):
-                yield from _judge(laid_over, row, view, failed)
+                suspects += _among_doubtful(laid_over, laid, laid.sieve, view, sifted.low, sifted.high)
+            if suspects:
+                rows = view.reader.rows(_rows_sql(laid_over, laid.columns, listed), (",".join(suspects),))
+                yield from _judged(laid, rows, view, failed)
         for each, fold in folds:
             if each.told.totals:
                 _told(fold.add, tuple(next(values) for _ in each.told.totals), each.check, failed)
@@ -247,10 +231,10 @@ def _rows_sql(laid_over: Pass, columns: Sequence[str], where: str) -> str:
 def _at_once(
     laid_over: Pass, folds: Sequence[tuple[_Folded, Fold]], view: StoreView, failed: Callable[[Check, Exception], None]
 ) -> Iterator[Finding]:
-    """Read a table that has no rowid to cut it by: no release makes a large one of that kind."""
-    if laid_over.laid:
-        for row in view.reader.rows(_rows_sql(laid_over, laid_over.columns, laid_over.where)):
-            yield from _judge(laid_over, row, view, failed)
+    """Read a table that has no rowid to cut it by, for each rule: no release makes a large one of that kind."""
+    for laid in laid_over.laid:
+        rows = view.reader.rows(_rows_sql(laid_over, laid.columns, laid.condition))
+        yield from _judged(laid, rows, view, failed)
     for each, fold in folds:
         told = each.told
         if told.totals:
@@ -317,13 +301,10 @@ def _ask(check: Check, rule: Rule, keys: Sequence[Key], view: StoreView) -> Iter
     among = _among(table, keys) if table else None
     if laid_over is None or among is None:
         return
-    condition, cells = among
-    sql = (
-        f"SELECT {', '.join(laid_over.columns)} FROM {quote(laid_over.table.name)}"
-        f" WHERE ({condition}) AND ({laid_over.where})"
-    )
-    for values in view.rows(sql, cells):
-        yield from _judge(laid_over, values, view, _reraise)
+    (laid,), (condition, cells) = laid_over.laid, among
+    where = f"({condition}) AND ({laid.condition})"
+    rows = view.rows(f"SELECT {', '.join(laid.columns)} FROM {quote(laid_over.table.name)} WHERE {where}", cells)
+    yield from _judged(laid, rows, view, _reraise)
 
 
 def _among(table: Table, keys: Sequence[Key]) -> tuple[str, tuple[Cell, ...]] | None:
@@ -343,25 +324,19 @@ def _among(table: Table, keys: Sequence[Key]) -> tuple[str, tuple[Cell, ...]] | 
     return " OR ".join(f"({one})" for one in each) or "0", tuple(cell for _, cell in parts)
 
 
-def _judge(
-    laid_over: Pass, values: Values, view: StoreView, failed: Callable[[Check, Exception], None]
+def _judged(
+    laid: _Laid, suspects: Iterable[Values], view: StoreView, failed: Callable[[Check, Exception], None]
 ) -> Iterator[Finding]:
-    key: Key = values[0] if laid_over.key_width == 1 else values[: laid_over.key_width]
-    flags = values[len(values) - len(laid_over.laid) :]
-    for each, suspected in zip(laid_over.laid, flags, strict=True):
-        if not suspected:
-            continue
-        row: dict[str, Cell] = {
-            column: None if place is None else values[place]
-            for column, place in zip(each.rule.columns, each.places, strict=True)
-        }
+    """Give what a rule finds wrong with the rows that it suspects."""
+    judge, columns, width = laid.rule.judge, laid.rule.columns, laid.key_width
+    for values in suspects:
         try:
-            finding = each.rule.judge(row, view)
+            finding = judge(dict(zip(columns, values[width:], strict=True)), view)
         except Exception as error:  # one bad cell costs one row its verdict, never the scan
-            failed(each.check, error)
+            failed(laid.check, error)
             continue
         if finding is not None:
-            yield finding if finding.key is not None else finding.of(key)
+            yield finding if finding.key is not None else finding.of(values[0] if width == 1 else values[:width])
 
 
 def _reraise(_check: Check, error: Exception) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hermes_doctor.store.cells import BadText, Cell
-from hermes_doctor.store.nested_json import GOALS, JSON_SPACE, Goal, unwrap
+from hermes_doctor.store.nested_json import GOALS, JSON_SPACE, LAST, Goal, unwrap, unwraps_sql
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.text_faults import SENTINEL
 from hermes_doctor.store.view import StoreView
@@ -111,9 +111,6 @@ _GOES_THROUGH_CALLS = 22
 _SQL_READS_MARKS = 27
 _DELIVERIES = frozenset({"async_delegation_complete", "hidden"})
 
-#: The last character there is: what begins in some way sorts up to that followed by this.
-_LAST = "\U0010ffff"
-
 #: A list of sessions fails on a ``model_config`` that is no JSON: from 0.16.0 on for rows with a parent, from 0.17.0 on
 #: for all, to 0.20.6; newer ones fail where the agent asks for the latest sessions, and where a session is taken up.
 _LISTS_FAIL_ON_CHILDREN, _LISTS_FAIL, _LISTS_FAIL_TO = 14, 16, 26
@@ -179,15 +176,18 @@ def broken_config(view: StoreView, cell: Cell, *, child: bool) -> Broken | None:
     return Broken(fault, Effect.FAILS, what)
 
 
-def suspect_sql(expression: str, column: JsonColumn) -> str:
+def suspect_sql(expression: str, column: JsonColumn, *, may_be_wrapped: bool = False) -> str:
     """Return SQL that is true for whatever is not text of JSON that begins as the goal does.
 
     NULL, nearly every cell, is passed at once; the rest is parsed by SQLite, once. Text is compared as a range, which
     takes no copy of its first character, and in which no blob and no number lies. Numbers too long for Python to load
-    are not looked for: nothing that hermes has ever written with can write one.
+    are not looked for: nothing that hermes has ever written with can write one. ``may_be_wrapped``: what comes right
+    once it is unwrapped is passed, too.
     """
-    begins = " OR ".join(f"{expression} BETWEEN '{first}' AND '{first}{_LAST}'" for first in column.goal)
+    begins = " OR ".join(f"{expression} BETWEEN '{first}' AND '{first}{LAST}'" for first in column.goal)
     otherwise = f"{expression} <> ''" if column.empty else "1"
+    if may_be_wrapped:
+        otherwise = f"{otherwise} AND NOT {unwraps_sql(expression, column.goal)}"
     return f"CASE WHEN {expression} IS NULL THEN 0 WHEN {begins} THEN NOT json_valid({expression}) ELSE {otherwise} END"
 
 
@@ -210,7 +210,7 @@ def suspect_content_sql(shape: Shape) -> str | None:
     content = shape.column("messages", "content")
     behind = f"CAST(substr(CAST({content} AS BLOB), {len(SENTINEL) + 1}) AS TEXT)"
     return (
-        f"CASE WHEN {content} BETWEEN char(0) || 'json:' AND char(0) || 'json:{_LAST}'"
+        f"CASE WHEN {content} BETWEEN char(0) || 'json:' AND char(0) || 'json:{LAST}'"
         f" THEN NOT json_valid({behind}) ELSE 0 END"
     )
 

@@ -33,6 +33,8 @@ MAX_DIGITS = 4300
 
 #: What JSON takes for white space, and nothing else.
 JSON_SPACE = " \t\n\r"
+#: The last character there is: what begins in some way sorts up to that followed by this.
+LAST = "\U0010ffff"
 
 
 class Goal(enum.StrEnum):
@@ -72,6 +74,9 @@ def unwrap(text: str, goal: Goal) -> Unwrapped | Refusal | None:
 
     None where there is nothing to take out: no JSON string at all, or one that does not come to the goal.
     """
+    # Nearly every cell that is asked about begins as it should.
+    if text.startswith(("[", "{")):
+        return None
     return _unwrap_again(text, goal) if len(text) <= _KEPT else _unwrap(text, goal)
 
 
@@ -125,6 +130,21 @@ def is_string_sql(expression: str) -> str:
     return (
         f"CASE WHEN {expression} IS NULL OR {expression} >= '#' OR typeof({expression}) <> 'text' THEN 0"
         f" ELSE substr(ltrim({expression}, {blanks}), 1, 1) = '\"' END"
+    )
+
+
+def unwraps_sql(expression: str, goal: Goal) -> str:
+    """Return SQL that is true for text out of which `unwrap` takes something, from under the one layer that most have.
+
+    Where more layers lie around it, or a NUL is in it (where SQLite's JSON ends), it may be false all the same.
+    """
+    inner = f"json_extract({expression}, '$')"
+    begins = " OR ".join(f"{inner} BETWEEN '{first}' AND '{first}{LAST}'" for first in goal)
+    return (
+        f"CASE WHEN typeof({expression}) <> 'text' OR instr({expression}, char(0)) THEN 0"
+        f" WHEN NOT json_valid({expression}) THEN 0"
+        f" WHEN json_type({expression}) <> 'text' OR instr({inner}, char(0)) THEN 0"
+        f" WHEN {begins} THEN json_valid({inner}) ELSE 0 END"
     )
 
 

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from hermes_doctor.store import nested_json
 from hermes_doctor.store.cells import BadText, Cell
-from hermes_doctor.store.nested_json import GOALS, Goal, Refusal, Unwrapped, is_string_sql, unwrap, unwrap_cells
+from hermes_doctor.store.nested_json import (
+    GOALS,
+    Goal,
+    Refusal,
+    Unwrapped,
+    is_string_sql,
+    unwrap,
+    unwrap_cells,
+    unwraps_sql,
+)
 
 #: Text that a re-serialisation would change: spacing, a doubled key, number forms, escapes, order.
 ODD = '[ {"b" : 1.0,"a":1e2, "b":2} ,\t123456789012345678901234567890,"\\u00e9é\\/", -0 ]\n'
@@ -312,3 +321,34 @@ def test_the_preselection_misses_nothing_that_could_be_unwrapped(text: str) -> N
     connection = apsw.Connection(":memory:")
     ((chosen,),) = connection.execute(f"SELECT {is_string_sql('?1')}", (text,)).fetchall()
     assert bool(chosen) == text.lstrip(" \n\t\r").startswith('"')
+
+
+def unwraps(cell: Cell, goal: Goal) -> bool:
+    """What SQL says of a cell."""
+    connection = apsw.Connection(":memory:")
+    return bool(connection.execute(f"SELECT {unwraps_sql('c', goal)} FROM (SELECT ?1 AS c)", (cell,)).get)
+
+
+@given(
+    text=st.text(alphabet='"\\[]{}:,u0d8 \n\tex1\x00\x01', max_size=30),
+    goal=st.sampled_from(Goal),
+    layers=st.integers(0, 2),
+)
+def test_sql_takes_nothing_for_wrapped_that_does_not_unwrap(text: str, goal: Goal, layers: int) -> None:
+    text = wrapped(text, layers)
+    assert not unwraps(text, goal) or unwrap(text, goal) is not None
+
+
+@given(value=st.lists(st.text() | st.integers() | st.none()) | st.dictionaries(st.text(), st.text()))
+def test_sql_knows_what_was_wrapped_once(value: object) -> None:
+    text = json.dumps(value)
+    assert unwraps(wrapped(text), Goal.EITHER)
+    assert unwraps(wrapped(text), Goal.LIST) is isinstance(value, list)
+    assert not unwraps(text, Goal.EITHER)
+
+
+@pytest.mark.parametrize(
+    "cell", [None, 5, wrapped("[1]").encode(), wrapped("[1]") + "\0x", wrapped("[1]\0x"), "[1]", '"']
+)
+def test_sql_takes_no_other_cell_for_wrapped(cell: Cell) -> None:
+    assert not unwraps(cell, Goal.EITHER)
