@@ -60,14 +60,13 @@ def _judge(row: Row, _view: StoreView) -> Finding | None:
     found = unwrap_cells(row)
     if not found:
         return None
-    good = {column: result for column, result in found.items() if isinstance(result, Unwrapped)}
-    refused = {column: result for column, result in found.items() if isinstance(result, Refusal)}
-    layers = max((result.layers for result in good.values()), default=0)
-    harmless = set(found) == {_READ_THROUGH} and layers == 1
-    detail: dict[str, str | int | list[str]] = {"columns": list(good), "layers": layers}
+    good = [column for column, result in found.items() if isinstance(result, Unwrapped)]
+    refused = {column: result.reason for column, result in found.items() if isinstance(result, Refusal)}
+    layers = max([result.layers for result in found.values() if isinstance(result, Unwrapped)], default=0)
+    harmless = layers == 1 and list(found) == [_READ_THROUGH]
+    detail: dict[str, str | int | list[str]] = {"columns": good, "layers": layers}
     if refused:
         detail["refused"] = list(refused)
-    reasons = "; ".join(f"{column}: {result.reason}" for column, result in refused.items())
     return Finding(
         check=NAME,
         severity=Severity.WARNING if harmless else Severity.ERROR,
@@ -78,7 +77,7 @@ def _judge(row: Row, _view: StoreView) -> Finding | None:
         detail=detail,
         fix=Safety.SAFE if good else Safety.NONE,
         action=f"unwrap {', '.join(good)}" if good else None,
-        refusal=None if good else reasons,
+        refusal=None if good else "; ".join(f"{column}: {reason}" for column, reason in refused.items()),
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hermes_doctor.store.cells import BadText, Cell
-from hermes_doctor.store.nested_json import GOALS, JSON_SPACE, LAST, Goal, unwrap, unwraps_sql
+from hermes_doctor.store.nested_json import GOALS, JSON_SPACE, Goal, unwrap, unwraps_sql
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.text_faults import SENTINEL
 from hermes_doctor.store.view import StoreView
@@ -111,6 +111,9 @@ _GOES_THROUGH_CALLS = 22
 _SQL_READS_MARKS = 27
 _DELIVERIES = frozenset({"async_delegation_complete", "hidden"})
 
+#: The last character there is: what begins in some way sorts up to that followed by this.
+_LAST = "\U0010ffff"
+
 #: A list of sessions fails on a ``model_config`` that is no JSON: from 0.16.0 on for rows with a parent, from 0.17.0 on
 #: for all, to 0.20.6; newer ones fail where the agent asks for the latest sessions, and where a session is taken up.
 _LISTS_FAIL_ON_CHILDREN, _LISTS_FAIL, _LISTS_FAIL_TO = 14, 16, 26
@@ -184,7 +187,7 @@ def suspect_sql(expression: str, column: JsonColumn, *, may_be_wrapped: bool = F
     are not looked for: nothing that hermes has ever written with can write one. ``may_be_wrapped``: what comes right
     once it is unwrapped is passed, too.
     """
-    begins = " OR ".join(f"{expression} BETWEEN '{first}' AND '{first}{LAST}'" for first in column.goal)
+    begins = " OR ".join(f"{expression} BETWEEN '{first}' AND '{first}{_LAST}'" for first in column.goal)
     otherwise = f"{expression} <> ''" if column.empty else "1"
     if may_be_wrapped:
         otherwise = f"{otherwise} AND NOT {unwraps_sql(expression, column.goal)}"
@@ -210,7 +213,7 @@ def suspect_content_sql(shape: Shape) -> str | None:
     content = shape.column("messages", "content")
     behind = f"CAST(substr(CAST({content} AS BLOB), {len(SENTINEL) + 1}) AS TEXT)"
     return (
-        f"CASE WHEN {content} BETWEEN char(0) || 'json:' AND char(0) || 'json:{LAST}'"
+        f"CASE WHEN {content} BETWEEN char(0) || 'json:' AND char(0) || 'json:{_LAST}'"
         f" THEN NOT json_valid({behind}) ELSE 0 END"
     )
 

@@ -14,14 +14,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
 from hermes_doctor.store.cells import Cell
 
-#: What became of texts so long, in characters, and shorter, is kept for a moment.
-_KEPT = 1 << 16
 #: Most string layers that are taken off. Each one doubles the backslashes, so the size is met first as a rule.
 MAX_LAYERS = 32
 #: Longest cell that is looked into, in bytes of UTF-8.
@@ -33,8 +30,6 @@ MAX_DIGITS = 4300
 
 #: What JSON takes for white space, and nothing else.
 JSON_SPACE = " \t\n\r"
-#: The last character there is: what begins in some way sorts up to that followed by this.
-LAST = "\U0010ffff"
 
 
 class Goal(enum.StrEnum):
@@ -74,36 +69,24 @@ def unwrap(text: str, goal: Goal) -> Unwrapped | Refusal | None:
 
     None where there is nothing to take out: no JSON string at all, or one that does not come to the goal.
     """
-    # Nearly every cell that is asked about begins as it should.
+    # Most cells that are asked about begin as they should.
     if text.startswith(("[", "{")):
         return None
-    return _unwrap_again(text, goal) if len(text) <= _KEPT else _unwrap(text, goal)
-
-
-# Two checks ask about the same cells of a row, one after the other.
-@lru_cache(maxsize=16)
-def _unwrap_again(text: str, goal: Goal) -> Unwrapped | Refusal | None:
-    return _unwrap(text, goal)
-
-
-def _unwrap(text: str, goal: Goal) -> Unwrapped | Refusal | None:
-    if _first(text) != '"':
+    first, layers = _first(text), 0
+    if first != '"':
         return None
     if _longer_than_limit(text):
         return Refusal(f"it is longer than {MAX_BYTES >> 20} MiB")
-    layers = 0
-    while _first(text) == '"':
+    while first == '"':
         if layers == MAX_LAYERS:
             return Refusal(f"more than {MAX_LAYERS} string layers lie around it")
         try:
             # A string literal alone, so there is no nesting to go astray in.
-            text = json.loads(text)
+            text = _PARSER.decode(text)
         except ValueError:
             return None
-        layers += 1
-    if _first(text) not in tuple(goal):
-        return None
-    return _verdict(text, layers)
+        first, layers = _first(text), layers + 1
+    return _verdict(text, layers) if first in tuple(goal) else None
 
 
 def unwrap_cells(cells: Mapping[str, Cell]) -> dict[str, Unwrapped | Refusal]:
@@ -136,15 +119,15 @@ def is_string_sql(expression: str) -> str:
 def unwraps_sql(expression: str, goal: Goal) -> str:
     """Return SQL that is true for text out of which `unwrap` takes something, from under the one layer that most have.
 
-    Where more layers lie around it, or a NUL is in it (where SQLite's JSON ends), it may be false all the same.
+    Where more layers lie around it, or a NUL is in it (SQLite's JSON ends there), it may be false all the same.
     """
     inner = f"json_extract({expression}, '$')"
-    begins = " OR ".join(f"{inner} BETWEEN '{first}' AND '{first}{LAST}'" for first in goal)
+    kinds = ", ".join(f"'{_KINDS[first]}'" for first in goal)
+    nul = f"instr({expression}, char(0)) OR instr({expression}, '\\u0000')"
     return (
-        f"CASE WHEN typeof({expression}) <> 'text' OR instr({expression}, char(0)) THEN 0"
-        f" WHEN NOT json_valid({expression}) THEN 0"
-        f" WHEN json_type({expression}) <> 'text' OR instr({inner}, char(0)) THEN 0"
-        f" WHEN {begins} THEN json_valid({inner}) ELSE 0 END"
+        f"CASE WHEN typeof({expression}) <> 'text' OR {nul} THEN 0 WHEN NOT json_valid({expression}) THEN 0"
+        f" WHEN json_type({expression}) <> 'text' THEN 0"
+        f" WHEN json_valid({inner}) THEN json_type({inner}) IN ({kinds}) ELSE 0 END"
     )
 
 
@@ -154,6 +137,8 @@ def _first(text: str) -> str:
     return found[1] if found else ""
 
 
+#: What SQLite calls that which begins so.
+_KINDS = {"[": "array", "{": "object"}
 _FIRST = re.compile(rf"[{JSON_SPACE}]*+(.)", re.S)
 _STRINGS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.S)
 _BRACKETS = b"[{]}"

@@ -116,16 +116,12 @@ def test_all_rules_over_a_table_share_one_reading(connection: apsw.Connection) -
         statements.append(sql)
         return True
 
-    read = []
-    for rules in (1, 5):
-        recorders = [Recorder(f"c{n}", f"v = {n}", table="T" if n % 2 else "t") for n in range(1, rules + 1)]
-        connection.exec_trace = note
-        statements.clear()
-        assert found(recorders, view) == {f"c{n}": [n] for n in range(1, rules + 1)}
-        connection.exec_trace = None
-        read.append(len(statements))
-    # The suspects of each rule are read by their keys.
-    assert read[1] == read[0] + 4, statements
+    recorders = [Recorder(f"c{n}", f"v = {n}", table="T" if n % 2 else "t") for n in range(1, 6)]
+    connection.exec_trace = note
+    assert found(recorders, view) == {f"c{n}": [n] for n in range(1, 6)}
+    connection.exec_trace = None
+    # The suspects of each rule are read by their keys: just one statement goes through all rows.
+    assert len([sql for sql in statements if "json_each" not in sql and "WHERE" in sql]) == 1
 
 
 def test_rows_come_with_the_columns_that_the_rule_asked_for(connection: apsw.Connection) -> None:
