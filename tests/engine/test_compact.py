@@ -189,7 +189,7 @@ def test_a_damaged_store_is_left(thin: Home) -> None:
     assert (result.outcome, result.exit_code) == ("failed", ExitCode.DAMAGED)
     assert result.scan.condition is Condition.DAMAGED
     assert "nothing was changed" in str(result.reason)
-    assert "sessions repair --check-only" in str(result.scan.next_step)
+    assert "doctor rescue " in str(result.scan.next_step)
     assert thin.store.read_bytes() == broken
 
 
