@@ -142,6 +142,7 @@ def test_commands_options_and_their_values(answers: Callable[..., list[str]]) ->
     assert answers("bash", "doctor", "scan", "x") == ["file,x"]
     assert answers("bash", "doctor", "undo", "20261129-210000-7f3a", "") == ["file,"]
     assert answers("bash", "doctor", "runs", "forget", "--older-than", "90d", "x") == ["file,x"]
+    assert answers("bash", "doctor", "rescue", "x", "y") == ["file,y"]
     assert answers("bash", "doctor", "demo", "x") == ["dir,x"]
     assert answers("bash", "doctor", "config", "show", "unkn") == [""]
     assert answers("bash", "doctor", "scan", "--check", "'open-z") == ["plain,open-zombies"]
