@@ -83,7 +83,8 @@ class _Reading:
         for kept in usable:
             if low < kept.stretch.low:
                 yield from self._anew(low, kept.stretch.low - 1)
-            self._border(kept.stretch)
+                # Between two that are known there is nothing to note, and the moment need not be asked for.
+                self._border(kept.stretch)
             scan.known += kept.rows
             self._last = kept.stretch.digest
             yield Sifted(kept.stretch.low, kept.stretch.high, kept.rows, kept.values)
