@@ -24,6 +24,7 @@ PROOFS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "live": (("--minutes", "10", "--faults", "5000", "--record"), ("--minutes", "1", "--faults", "500", "--record")),
     "same_rows": (("--lives", "1000", "--seconds", "600"), ("--lives", "100", "--seconds", "60")),
     "long_scan": ((), ()),
+    "rescue": (("--seeds", "3", "--record"), ("--seeds", "1", "--release", "0.22.2", "--record")),
 }
 
 

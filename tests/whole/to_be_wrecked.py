@@ -16,10 +16,13 @@ from tests.oracle.history import live_through_chain
 from tests.oracle.home import Home
 from tests.oracle.releases import Release, get
 from tests.oracle.steps import Step, call, close_store, sql
-from tests.whole.breaking import at_rest
-from tests.whole.saving import Cell, rows_of
+from tests.whole.breaking import DAMAGES, WRECKS, Wreck, at_rest
+from tests.whole.saving import Cell, copy_bundle, rows_of
 
 TABLES = ("messages", "sessions")
+
+#: Every damage by its name.
+ALL: dict[str, Wreck] = {**{name: Wreck(damage) for name, damage in DAMAGES.items()}, **WRECKS}
 
 _WORDS = (
     "alpha",
@@ -46,6 +49,31 @@ class Sound:
     release: Release
     store: Path
     deleted: dict[str, frozenset[Cell]]
+
+
+@dataclass(frozen=True)
+class Wrecked:
+    """A damaged store, and a sound one at rest that holds what is to be saved of it."""
+
+    damaged: Path
+    before: Path
+
+
+def wreck(store: Path, name: str, seed: int, folder: Path) -> Wrecked:
+    """Damage a copy of a store in a folder that is not there yet. Raises NothingToDamageError."""
+    chosen = ALL[name]
+    damaged = copy_bundle(store, folder / "damaged")
+    if chosen.before is not None:
+        chosen.before(damaged, seed)
+    before = copy_bundle(damaged, folder / "before")
+    chosen.damage(damaged, seed)
+    if name == "tear-last-frame":
+        # A transaction that was not written to its end never was.
+        before = copy_bundle(damaged, folder / "as SQLite reads it")
+    elif name == "another-generations-log":
+        before.write_bytes(damaged.read_bytes())
+    at_rest(before)
+    return Wrecked(damaged, before)
 
 
 def lived_in(folder: Path, *versions: str, chats: int = 36) -> Sound:
