@@ -47,8 +47,8 @@ _INTERIOR, _LEAF = 5, 13
 _INTERIOR_CELLS, _LEAF_CELLS = 12, 8
 #: SQLite goes no further down either.
 _DEEPEST = 20
-#: Stretches that are asked about together.
-_AT_ONCE = 16
+#: Stretches that are asked about together: in a slice, since no one of them ends it.
+_AT_ONCE = 8
 #: Times that a recording begins anew where it stopped, since somebody wrote, before it gives up.
 _PATIENCE = 20
 
@@ -134,8 +134,9 @@ def unchanged(
 ) -> Unchanged:
     """Return those of the recorded stretches whose rows are proven to be the same now, with none between them.
 
-    ``threads``: how many may read and hash at once. That takes a ``descriptor`` of the very file that SQLite has open,
-    one of this process that stays open (SQLite's own: `bundle.open_here`); without it, and in slices, it is one.
+    ``descriptor``: one of this process, of the very file that SQLite has open, that stays open (SQLite's own:
+    `bundle.open_here`): by that so many ``threads`` read and hash at once. Without it, and where somebody may wait for
+    the end of a slice, SQLite itself reads, in one thread.
 
     In a long look at a store that is written to, the first stretches are of an earlier moment than the last (the
     reader's ``moved`` says so); where it is read in slices, one that was written to meanwhile is a doubt. Raises
@@ -143,7 +144,8 @@ def unchanged(
     """
     proven: list[Stretch] = []
     waiting = iter(recorded)
-    by = descriptor if threads > 1 and reader.pace is not Pace.SLICED and hasattr(os, "preadv") else None
+    somebody_waits = reader.pace is Pace.SLICED and reader.rests
+    by = None if somebody_waits or not hasattr(os, "preadv") else descriptor
     try:
         with _spreading(threads if by is not None else 1) as spread:
             some = list(islice(waiting, _AT_ONCE))
