@@ -35,7 +35,7 @@ from tests.oracle.home import Home
 from tests.oracle.releases import NEWEST, Release, get
 from tests.oracle.steps import call
 from tests.whole.breaking import NothingToDamageError, at_rest
-from tests.whole.rescued import Rescued, before_of, judged, unsound
+from tests.whole.rescued import Rescued, before_of, judged, unsound, whole_chats
 from tests.whole.saving import (
     Rows,
     bundle_hash,
@@ -201,7 +201,7 @@ def _replay(
     task: Task, wrecked: Wrecked, before: Mapping[str, Rows], rescued: Rescued, folder: Path, came: Came
 ) -> None:
     """Have the release, and the newest, replay the chats of which every message was saved, from before and now."""
-    chats = sorted(_whole_chats(before["messages"], rescued))
+    chats = sorted(whole_chats(before["messages"], rescued))
     random.Random(task.seed).shuffle(chats)
     chats = chats[:REPLAYED]
     came.replayed = len(chats)
@@ -212,14 +212,6 @@ def _replay(
         other = [chat for chat in chats if _told_alike(was[chat], uids) != _told_alike(now[chat], uids)]
         if other:
             came.faults.append(f"{release} replays {len(other)} of {len(chats)} chats otherwise: {other[0]}")
-
-
-def _whole_chats(before: Rows, rescued: Rescued) -> set[str]:
-    chat = before.columns.index("session_id")
-    lost = before.keys - rescued.counted["messages"].intact
-    short = {before.rows[key][chat] for key in lost} | {None}
-    names = {row[chat] for row in before.rows.values()} - short
-    return {name[1].decode() for name in names if isinstance(name, tuple)}
 
 
 def _uids(before: Rows) -> set[str]:

@@ -93,6 +93,15 @@ def _faults(
             yield f"the output has the mode {output.stat().st_mode & 0o777:o}"
 
 
+def whole_chats(before: Rows, rescued: Rescued) -> set[str]:
+    """The sessions that hold messages, each of which was saved."""
+    chat = before.columns.index("session_id")
+    lost = before.keys - rescued.counted["messages"].intact
+    short = {before.rows[key][chat] for key in lost}
+    names = {row[chat] for row in before.rows.values()} - short
+    return {name[1].decode() for name in names if isinstance(name, tuple)}
+
+
 def unsound(scan: Mapping[str, Any]) -> list[str]:
     """What a scan of the output must not say; ``scan``: the database of its report."""
     never = ("file-damage", "search-index", "orphan-messages")

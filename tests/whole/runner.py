@@ -181,6 +181,7 @@ def _load() -> None:
     import fixes  # noqa: F401
     import hermes_doctor.cli.compact
     import hermes_doctor.cli.fix
+    import hermes_doctor.cli.rescue
     import hermes_doctor.cli.scan
     import hermes_doctor.cli.undo
     import hermes_doctor.engine.apply
@@ -190,7 +191,9 @@ def _load() -> None:
     import hermes_doctor.report.compact_json
     import hermes_doctor.report.fix_table
     import hermes_doctor.report.json
-    import hermes_doctor.report.undo_table  # noqa: F401
+    import hermes_doctor.report.rescue_json
+    import hermes_doctor.report.undo_table
+    import hermes_doctor.rescue.run  # noqa: F401
 
 
 if __name__ == "__main__":

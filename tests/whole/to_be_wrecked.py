@@ -7,10 +7,14 @@ unasked, so it is told not to.
 from __future__ import annotations
 
 import json
+import pickle
 import random
+import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock
 
 from tests.oracle.history import live_through_chain
 from tests.oracle.home import Home
@@ -89,6 +93,20 @@ def lived_in(folder: Path, *versions: str, chats: int = 36) -> Sound:
     deleted = delete_chats(home, release, names[1::4])
     at_rest(home.store)
     return Sound("+".join(versions), release, home.store, deleted)
+
+
+def shared_lived_in(folder: Path, *versions: str) -> Sound:
+    """The same from a folder that parallel workers share, made by whoever asks first; nobody changes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "+".join(versions)
+    with FileLock(folder / f"{kept.name}.lock"):
+        if not kept.with_name(f"{kept.name}.pickle").exists():
+            # What was begun and broken off is no store.
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.with_name(f"{kept.name}.pickle").write_bytes(pickle.dumps(lived_in(kept, *versions)))
+    found = pickle.loads(kept.with_name(f"{kept.name}.pickle").read_bytes())
+    assert isinstance(found, Sound)
+    return found
 
 
 def delete_chats(home: Home, release: Release, sessions: Collection[str]) -> dict[str, frozenset[Cell]]:
