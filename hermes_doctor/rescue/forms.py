@@ -32,10 +32,14 @@ class FormColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """The columns of a table that are in the file, in its order."""
+    """The columns of a table that are in the file, in its order.
+
+    ``without_rowid``: the file keeps the table as an index, which only SQLite reads here.
+    """
 
     table: str
     columns: tuple[FormColumn, ...]
+    without_rowid: bool = False
 
     def takes(self, layout: Layout | None) -> bool:
         """Whether a record can be a row of the table."""
@@ -57,6 +61,14 @@ class Form:
 
 def read_form(connection: apsw.Connection, table: str) -> Form:
     """Read the form of a table that a connection knows. Raises apsw.Error where it knows none."""
+    kinds = connection.execute(
+        "SELECT wr FROM pragma_table_list(?) WHERE type = 'table' AND schema = 'main'", (table,)
+    ).fetchall()
+    if not kinds:
+        raise apsw.SQLError("it is no table")
+    without_rowid = bool(kinds[0][0])
+    # A key that is the rowid has no index of its own; INTEGER PRIMARY KEY DESC, say, is none.
+    indexed = connection.execute("SELECT 1 FROM pragma_index_list(?) WHERE origin = 'pk'", (table,)).fetchall()
     rows = list(
         connection.execute(
             'SELECT name, type, "notnull", dflt_value IS NOT NULL, pk, hidden FROM pragma_table_xinfo(?)', (table,)
@@ -71,13 +83,14 @@ def read_form(connection: apsw.Connection, table: str) -> Form:
                 affinity_of(str(declared or "")),
                 needed=bool(needed or key),
                 has_default=bool(default),
-                is_rowid=len(keys) == 1 and bool(key) and str(declared).upper() == "INTEGER",
+                is_rowid=bool(key) and len(keys) == 1 and not indexed and str(declared).upper() == "INTEGER",
                 generated=hidden == 3,
             )
             # A generated column that is not stored (hidden = 2) is not in the file.
             for name, declared, needed, default, key, hidden in rows
             if hidden != 2
         ),
+        without_rowid,
     )
 
 

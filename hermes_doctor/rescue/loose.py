@@ -60,7 +60,7 @@ def loose_pages(
         if leaf is None or not leaf.cells:
             continue
         layouts = [pages.layout(number, cell) for cell in leaf.cells]
-        tables = _whose(forms, layouts)
+        tables = whose(forms, layouts)
         wanted = [table for table in tables if table in gaps]
         if not wanted:
             continue
@@ -87,7 +87,7 @@ def _source(number: int, free: Free, *, whole: bool) -> Source:
     return Source.LOOSE if whole else Source.TORN
 
 
-def _whose(forms: Sequence[Form], layouts: Sequence[Layout | None]) -> list[str]:
+def whose(forms: Sequence[Form], layouts: Sequence[Layout | None]) -> list[str]:
     """Return the tables that the rows of a page look most like: one, several where that cannot be told, or none."""
     best: list[str] = []
     best_score = (0, 0.0)

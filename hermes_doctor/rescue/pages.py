@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES
-from hermes_doctor.rescue.records import Layout, Record, layout_of, read_record, signed, varint
+from hermes_doctor.rescue.records import Layout, Record, layout_of, only_blobs, read_record, signed, varint
 
 HEADER_BYTES = 100
 #: The first byte of a page of a table: one that leads to others, and one that holds rows.
@@ -142,7 +142,8 @@ class Pages:
         if first > self.usable:
             return Branch([], 0, whole=False)
         children: list[tuple[int, int]] = []
-        whole = count > 0
+        # The first page has less room than others: what does not fit into it any more may be all in one page below.
+        whole = count > 0 or number == 1
         for at in range(base + _INTERIOR_HEADER, first, 2):
             place = int.from_bytes(data[at : at + 2], "big")
             try:
@@ -174,8 +175,8 @@ class Pages:
                 break
             page = self.page(following)
             after = int.from_bytes(page[:4], "big")
-            # The last page of a chain leads nowhere, all others do; one that was wiped holds zeros only.
-            if (after == 0) != (missing <= room) or not page.strip(b"\0"):
+            # The last page of a chain leads nowhere, all others do.
+            if (after == 0) != (missing <= room):
                 break
             if used is not None:
                 used[following] = 1
@@ -184,13 +185,24 @@ class Pages:
             following = after
         return b"".join(pieces)
 
-    def record(self, number: int, cell: Cell, used: bytearray | None = None) -> Record | None:
-        """Return the values of a row; None where what lies there is no record."""
-        payload = self.payload(number, cell, used)
+    def record(self, number: int, cell: Cell, used: bytearray | None = None, held: int | None = None) -> Record | None:
+        """Return the values of a row; None where what lies there is no record.
+
+        ``held``: no more bytes of it count. The last page of a long row may hold nothing but zeros: where they are the
+        end of a blob that may be right, and the record says so; else the page was wiped, and the row is cut.
+        """
+        payload = self.payload(number, cell, used)[:held]
         layout = layout_of(payload)
         if layout is None or layout.bytes != cell.length:
             return None
-        return read_record(payload, layout, self.encoding)
+        if not cell.overflow or len(payload) < cell.length:
+            return read_record(payload, layout, self.encoding)
+        begin = cell.length - ((cell.length - (cell.end - cell.body) - 1) % (self.usable - 4) + 1)
+        if payload[begin:].strip(b"\0"):
+            return read_record(payload, layout, self.encoding)
+        if only_blobs(layout, begin):
+            return replace(read_record(payload, layout, self.encoding), ends_in_zeros=True)
+        return read_record(payload[:begin], layout, self.encoding)
 
     def layout(self, number: int, cell: Cell) -> Layout | None:
         """Return what the header of a row's record says; None where what lies there is no record."""
@@ -268,7 +280,8 @@ def _listed(data: bytes, usable: int) -> Iterator[int]:
 
 def encoding_of(header: bytes) -> str:
     """Return the encoding of texts that a file's header names, as SQLite names it; UTF-8 where it names none."""
-    return _ENCODINGS.get(int.from_bytes(header[56:60], "big"), "UTF-8")
+    # SQLite looks at these two bits only.
+    return _ENCODINGS.get(int.from_bytes(header[56:60], "big") & 3, "UTF-8")
 
 
 def frame_at(frame: int, size: int, log_header: int) -> int:

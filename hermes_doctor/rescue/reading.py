@@ -6,7 +6,8 @@ leads to; what is in torn pages, or in pages that were given back; and last, row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,13 +18,15 @@ from hermes_doctor.rescue.account import LostRange, Rescue, Source, TableAccount
 from hermes_doctor.rescue.copying import Copy
 from hermes_doctor.rescue.filling import completed
 from hermes_doctor.rescue.forms import Form, FormColumn
-from hermes_doctor.rescue.loose import Free, LoosePage, loose_pages
+from hermes_doctor.rescue.loose import Free, LoosePage, loose_pages, whose
 from hermes_doctor.rescue.pages import Cell, free_pages
-from hermes_doctor.rescue.schema import Entry, forms_of, read_entries, shadows
+from hermes_doctor.rescue.records import Record
+from hermes_doctor.rescue.schema import SCHEMA_FORM, Entry, forms_of, read_entries, shadows
 from hermes_doctor.rescue.trees import LostRowids, TreeWalk, claim
-from hermes_doctor.rescue.writing import NewFile, Row, is_unique
+from hermes_doctor.rescue.writing import NewFile, Row, is_unique, rowid_name
 from hermes_doctor.store.cells import quote
 from hermes_doctor.store.integrity import Kind, ask
+from hermes_doctor.store.trees import SCHEMA_ROOT
 
 _ATTACHED = "damaged"
 #: Where SQLite keeps the highest rowids that it gave (AUTOINCREMENT).
@@ -53,18 +56,19 @@ SELECT count(DISTINCT session_id) FROM messages
 
 
 class _Page(NamedTuple):
-    """A page that is read later. ``only``: the rowids that count, None for all that are the table's own."""
+    """A page that is read later: those of its rows that count, by their place in it."""
 
     number: int
-    cells: list[Cell]
+    starts: array[int]
 
 
 class _CutRow(NamedTuple):
-    """A row that is cut, and where its page was found."""
+    """A row that is cut, or may be, and where its page was found. ``held``: so many bytes of it are its own."""
 
     page: int
     cell: Cell
     source: Source
+    held: int
 
 
 @dataclass
@@ -78,6 +82,8 @@ class _Table:
     later: dict[Source, list[_Page]] = field(default_factory=dict)
     cut: list[_CutRow] = field(default_factory=list)
     doubtful: list[int] = field(default_factory=list)
+    #: Rows that are there, and that the table does not take.
+    refused: list[int | None] = field(default_factory=list)
 
 
 class Reading:
@@ -96,17 +102,20 @@ class Reading:
         self.claimed = bytearray(self.pages.count + 2)
         #: Pages of long rows from which a row was read already.
         self.followed = bytearray(self.pages.count + 2)
+        self.is_wiped = False
         self.entries: list[Entry] = []
+        self._known_forms: list[Form] | None = None
         self.tables: list[_Table] = []
 
     def read(self) -> None:
         """Read all tables. Raises Stopped, OSError and apsw.Error."""
         self._read_schema()
-        self.new.make(table.entry for table in self.tables)
-        with self.new.attached(self.copy.store, _ATTACHED, wanted=self._sqlite_reads()):
+        self._make_tables()
+        self.is_wiped = self._find_wiped()
+        with self.new.attached(self.copy.store, _ATTACHED, wanted=self.copy.connection is not None):
             for table in self.tables:
                 self._read(table)
-        self.new.make(entry for entry in self.entries if entry.kind == "index" and is_unique(entry))
+        self._note_failed(self.new.make(entry for entry in self.entries if entry.kind == "index" and is_unique(entry)))
         self._claim_the_rest()
         self._read_loose()
         for source in (Source.TORN, Source.FREE):
@@ -136,8 +145,7 @@ class Reading:
         self.result.index_rebuilt = bool(virtual) and not unfilled
         with suppress(apsw.SQLError):
             self.new.set_counters(self._counters())
-        for name, why in failed.items():
-            self.result.notes.append(f"{name} could not be made again ({why})")
+        self._note_failed(failed)
         for name in unfilled:
             self.result.notes.append(f"The search index {name} could not be filled here: it is empty")
         header = self.pages.page(1) if self.copy.header else bytes(100)
@@ -147,11 +155,27 @@ class Reading:
             wal=header[18:20] == b"\x02\x02",
         )
 
+    def _note_failed(self, failed: Mapping[str, str]) -> None:
+        for name, why in failed.items():
+            self.result.notes.append(f"{name} could not be made again ({why})")
+
+    def _make_tables(self) -> None:
+        failed = self.new.make(table.entry for table in self.tables)
+        for table in self.tables:
+            table.account.failed = failed.get(table.entry.name)
+        self.tables = [table for table in self.tables if table.account.failed is None]
+
     def _read_schema(self) -> None:
         lost: list[LostRange] = []
         self.entries = read_entries(self.pages, lost)
         beside = shadows(self.entries)
-        for entry, form in forms_of(self.entries):
+
+        def failed(entry: Entry, why: str) -> None:
+            if entry.name.lower() not in beside and not entry.name.lower().startswith("sqlite_"):
+                why = f"what the store says of how it was made is not understood: {why}"
+                self.result.tables.append(TableAccount(entry.name, failed=why))
+
+        for entry, form in forms_of(self.entries, failed):
             if entry.name.lower() not in beside and not entry.name.lower().startswith("sqlite_"):
                 account = TableAccount(entry.name)
                 self.tables.append(_Table(entry, form, account))
@@ -161,11 +185,8 @@ class Reading:
                 "A part of the list of all tables is damaged: what it names was put together from what is left of it"
             )
 
-    def _sqlite_reads(self) -> bool:
-        """Whether SQLite can read the copy, and no page was wiped that it would take for a part of a row."""
-        return self.copy.connection is not None and not self._is_wiped()
-
-    def _is_wiped(self) -> bool:
+    def _find_wiped(self) -> bool:
+        """Whether a page was wiped that SQLite would take for a part of a row."""
         free, _ = free_pages(self.pages)
         locks = _LOCK_BYTE // self.pages.size + 1
         for number in range(1, self.pages.count + 1):
@@ -179,33 +200,74 @@ class Reading:
     def _read(self, table: _Table) -> None:
         self.check()
         self.tell(f"reading {table.entry.name}", None)
-        if self._is_sound(table):
+        connection = self.copy.connection
+        if connection is not None and not self.is_wiped and self._is_sound(table):
             with suppress(apsw.CorruptError), self.new.transaction():
-                table.account.saved[Source.IN_PLACE] = self.new.copy_from(table.form, _ATTACHED)
+                copied = self.new.copy_from(table.form, _ATTACHED, connection, table.refused.append)
+                table.account.saved[Source.IN_PLACE] = copied
                 claim(self.pages, table.entry.root, self.claimed)
                 return
-            self.new.empty(table.form)
+            table.refused.clear()
+        if table.form.without_rowid:
+            self._read_from_both_ends(table)
+            return
         table.account.read_by = "pages"
         walk = TreeWalk(self.pages, table.entry.root, table.form, self.claimed)
         with self.new.transaction():
-            table.account.saved[Source.IN_PLACE] = self.new.put(table.form, self._in_place(table, walk))
+            rows = self._in_place(table, walk)
+            table.account.saved[Source.IN_PLACE] = self.new.put(table.form, rows, refused=table.refused.append)
         table.lost = walk.lost
 
-    def _is_sound(self, table: _Table) -> bool:
+    def _read_from_both_ends(self, table: _Table) -> None:
+        """Read a table that the file keeps as an index, as far as SQLite can from either end; nobody else can."""
         connection = self.copy.connection
-        if connection is None or not self.new.has_attached:
+        with self.new.transaction():
+            saved = 0 if connection is None else self.new.copy_ends(table.form, connection)
+        # What is between the ends is not known, and what was read may not be in its place.
+        table.account.saved[Source.TORN] = saved
+        if self._is_sound(table):
+            return
+        why = (
+            "it is a table without rowids, and damaged: no more than what SQLite can read from its ends could be saved"
+        )
+        table.lost = [LostRange(None, None, table.entry.root or None, why)]
+        if not saved:
+            table.account.failed = "it is a table without rowids, and damaged: SQLite cannot read any of it"
+
+    def _is_sound(self, table: _Table) -> bool:
+        """Whether SQLite finds a table sound, and no page of it holds another's rows, which it does not look at."""
+        connection = self.copy.connection
+        if connection is None:
             return False
-        if self.copy.sound:
-            return True
-        answer = ask(connection, table.entry.name, how="quick_check", stop=self.new.stop)
-        return answer.finished and all(problem.kind in _OF_INDEXES for problem in answer.problems)
+        if not self.copy.sound:
+            answer = ask(connection, table.entry.name, how="quick_check", stop=self.new.stop)
+            if not answer.finished or any(problem.kind not in _OF_INDEXES for problem in answer.problems):
+                return False
+        return table.form.without_rowid or not self._holds_others(table)
+
+    def _holds_others(self, table: _Table) -> bool:
+        forms = self._forms()
+        walk = TreeWalk(self.pages, table.entry.root, table.form, bytearray(self.pages.count + 2))
+        for count, found in enumerate(walk):
+            if count % _OFTEN == 0:
+                self.check()
+            if found.torn and self._is_of_another(table, found.page, forms):
+                return True
+        return any(self._is_of_another(table, each.page, forms) for each in walk.lost if each.page is not None)
+
+    def _is_of_another(self, table: _Table, page: int, forms: list[Form]) -> bool:
+        leaf = self.pages.leaf(page)
+        if leaf is None or not leaf.cells:
+            return False
+        tables = whose(forms, [self.pages.layout(page, cell) for cell in leaf.cells])
+        return bool(tables) and table.form.table not in tables
 
     def _in_place(self, table: _Table, walk: TreeWalk) -> Iterator[Row]:
         for count, found in enumerate(walk):
             if count % _OFTEN == 0:
                 self.check()
             if found.torn:
-                table.later.setdefault(Source.TORN, []).append(_Page(found.page, found.cells))
+                table.later.setdefault(Source.TORN, []).append(_page(found.page, found.cells))
             else:
                 yield from self._rows(table, found.page, found.cells, Source.IN_PLACE)
 
@@ -214,15 +276,20 @@ class Reading:
         for cell in cells:
             record = self.pages.record(page, cell, self.followed)
             if record is None:
-                # Its header reaches into pages that are gone.
-                table.account.cut += 1
+                table.lost.append(LostRange(cell.number, cell.number, page, "what lies there is no row"))
             elif record.is_cut:
-                table.cut.append(_CutRow(page, cell, source))
+                table.cut.append(_CutRow(page, cell, source, record.held))
+            elif record.ends_in_zeros and not self.copy.sound:
+                # Its last page may be as it was, or may have been wiped.
+                table.cut.append(_CutRow(page, cell, Source.TORN, record.held))
             else:
                 yield cell.number, record.values
 
     def _claim_the_rest(self) -> None:
-        """Mark the pages of tables that are not read: those of search indexes, which are made anew."""
+        """Mark the pages of tables that are not read: the schema, and search indexes, which are made anew."""
+        top = self.pages.branch(SCHEMA_ROOT)
+        for child in [] if top is None else [*(child for child, _ in top.children), top.last]:
+            claim(self.pages, child, self.claimed)
         read = {table.entry.name for table in self.tables}
         for entry in self.entries:
             if entry.kind == "table" and entry.name not in read and entry.root:
@@ -235,8 +302,9 @@ class Reading:
         by_name = {table.form.table: table for table in self.tables}
         marks, known = free_pages(self.pages)
         free = Free(marks, known and self.copy.header)
-        forms = [table.form for table in self.tables] + self._other_forms()
-        pages = loose_pages(self.pages, self.claimed, forms, gaps, free, self._telling(range(2, self.pages.count + 1)))
+        pages = loose_pages(
+            self.pages, self.claimed, self._forms(), gaps, free, self._telling(range(2, self.pages.count + 1))
+        )
         with self.new.transaction():
             for found in pages:
                 if found.table is None:
@@ -249,7 +317,7 @@ class Reading:
         account = table.account
         account.left_out += found.others
         if found.source is not Source.LOOSE:
-            table.later.setdefault(found.source, []).append(_Page(found.page, found.cells))
+            table.later.setdefault(found.source, []).append(_page(found.page, found.cells))
             return
         rows = list(self._rows(table, found.page, found.cells, Source.LOOSE))
         put_in = self.new.put(table.form, rows)
@@ -258,9 +326,14 @@ class Reading:
         if not found.others and put_in == len(found.cells):
             _found_again(table.lost, found.cells)
 
-    def _other_forms(self) -> list[Form]:
-        beside = shadows(self.entries)
-        return [form for entry, form in forms_of(self.entries) if entry.name.lower() in beside]
+    def _forms(self) -> list[Form]:
+        """Return the forms of all tables that keep their rows by rowids, those of search indexes included."""
+        if self._known_forms is None:
+            beside = shadows(self.entries)
+            others = [form for entry, form in forms_of(self.entries) if entry.name.lower() in beside]
+            forms = [table.form for table in self.tables] + others + [SCHEMA_FORM]
+            self._known_forms = [form for form in forms if not form.without_rowid]
+        return self._known_forms
 
     def _telling(self, numbers: range) -> Iterator[int]:
         for number in numbers:
@@ -272,7 +345,10 @@ class Reading:
     def _put_later(self, table: _Table, source: Source) -> None:
         for page in table.later.pop(source, []):
             self.check()
-            rows = list(self._rows(table, page.number, page.cells, source))
+            leaf = self.pages.leaf(page.number)
+            starts = set(page.starts)
+            cells = [] if leaf is None else [cell for cell in leaf.cells if cell.start in starts]
+            rows = list(self._rows(table, page.number, cells, source))
             put_in = self.new.put(table.form, rows, table.doubtful.append)
             table.account.saved[source] = table.account.saved.get(source, 0) + put_in
             table.account.left_out += len(rows) - put_in
@@ -280,33 +356,47 @@ class Reading:
     def _put_cut(self, table: _Table) -> None:
         numbers: list[int] = []
         for row in table.cut:
-            # Which pages were followed says nothing any more: whoever came first has them.
-            record = self.pages.record(row.page, row.cell)
-            values = None if record is None else completed(self.new.connection, table.form, row.cell.number, record)
-            if values is not None and self.new.put_named(table.form, row.cell.number, values):
-                numbers.append(row.cell.number)
-                table.account.saved[row.source] = table.account.saved.get(row.source, 0) + 1
-                if row.source in (Source.TORN, Source.FREE):
-                    table.doubtful.append(row.cell.number)
-            else:
+            self.check()
+            # Which pages were followed says nothing any more: those that were its own are within what it held.
+            record = self.pages.record(row.page, row.cell, held=row.held)
+            if record is None or not self._put_what_is_left(table, row, record):
                 table.lost.append(LostRange(row.cell.number, row.cell.number, row.page, "a row's later pages are gone"))
+                continue
+            if record.is_cut:
+                numbers.append(row.cell.number)
+            table.account.saved[row.source] = table.account.saved.get(row.source, 0) + 1
+            if row.source in (Source.TORN, Source.FREE):
+                table.doubtful.append(row.cell.number)
         table.account.cut += len(numbers)
         table.account.cut_rows = _runs(numbers)[:_LISTED]
+
+    def _put_what_is_left(self, table: _Table, row: _CutRow, record: Record) -> bool:
+        if not record.is_cut:
+            return self.new.put(table.form, [(row.cell.number, record.values)]) == 1
+        values = completed(self.new.connection, table.form, row.cell.number, record)
+        return values is not None and self.new.put_named(table.form, row.cell.number, values)
 
     def _account(self, table: _Table) -> None:
         account = table.account
         account.doubtful = _runs(table.doubtful)[:_LISTED]
+        why = "its table does not take such a row: a value that may be there once is there twice, or one is missing"
+        runs = _runs(number for number in table.refused if number is not None)
+        table.lost += [LostRange(low, high, None, why) for low, high in runs]
+        if None in table.refused:
+            table.lost.append(LostRange(None, None, None, why))
         lost = [each for each in table.lost if not self._is_filled(table, each)]
         account.lost, account.more_lost = lost[:_LISTED], max(0, len(lost) - _LISTED)
 
     def _is_filled(self, table: _Table, lost: LostRange) -> bool:
         """Whether a row is there for each rowid of a range."""
-        if lost.high is None:
+        key = rowid_name(table.form)
+        if lost.high is None or key is None:
             return False
-        low = max(1, lost.low or 1)
+        # SQLite gives no rowid below 1 by itself.
+        low = 1 if lost.low is None else lost.low
         if lost.high < low:
-            return True
-        sql = f"SELECT count(*) FROM {quote(table.form.table)} WHERE rowid BETWEEN ? AND ?"
+            return lost.low is not None
+        sql = f"SELECT count(*) FROM {quote(table.form.table)} WHERE {key} BETWEEN ? AND ?"
         return bool(self.new.connection.execute(sql, (low, lost.high)).get == lost.high - low + 1)
 
     def _count_what_is_missing(self) -> None:
@@ -334,8 +424,13 @@ class Reading:
                 if record is not None and not record.is_cut:
                     name, number = record.values
                     if name in known and isinstance(number, int):
-                        counters[str(name)] = number
+                        counters[str(name)] = max(number, counters.get(str(name), number))
         return counters
+
+
+def _page(number: int, cells: Iterable[Cell]) -> _Page:
+    # Where they begin is less than the cells themselves: there may be a great many.
+    return _Page(number, array("i", (cell.start for cell in cells)))
 
 
 def _found_again(lost: list[LostRange], cells: list[Cell]) -> None:

@@ -19,6 +19,8 @@ _DOUBLE = struct.Struct(">d")
 #: A row has no more columns than that, and so no longer header (SQLite's greatest limit).
 _MOST_COLUMNS = 32767
 _LONGEST_HEADER = 9 * (_MOST_COLUMNS + 1)
+#: Bytes of a header that is kept in mind: rows of one table have few different ones.
+_REMEMBERED = 256
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,16 @@ class Layout:
 class Record:
     """The values of one row, in the order in which the file has them.
 
-    ``values``: those that are whole; fewer than ``layout`` lists where the record is cut. ``partial``: the beginning of
-    the text that is cut short, None where none is.
+    ``values``: those that are whole; fewer than ``layout`` lists where the record is cut. ``held``: so many bytes of it
+    were there. ``partial``: the beginning of the text that is cut short, None where none is. ``ends_in_zeros``: its
+    last page holds nothing else, which may be right.
     """
 
     layout: Layout
     values: list[Cell]
+    held: int
     partial: str | None = None
+    ends_in_zeros: bool = False
 
     @property
     def is_cut(self) -> bool:
@@ -72,15 +77,16 @@ def layout_of(payload: bytes) -> Layout | None:
         return None
     if not 1 <= length <= min(len(payload), _LONGEST_HEADER):
         return None
-    return _layout(payload[:length])
+    header = payload[:length]
+    # Long ones are those of few rows, or no headers at all: not worth the memory.
+    return _layout(header) if length <= _REMEMBERED else _read_layout(header)
 
 
-@lru_cache(maxsize=4096)
-def _layout(header: bytes) -> Layout | None:
-    _, at = varint(header, 0)
+def _read_layout(header: bytes) -> Layout | None:
     types: list[int] = []
     total = len(header)
     try:
+        _, at = varint(header, 0)
         while at < len(header):
             kind, at = varint(header, at)
             if kind in (10, 11):
@@ -91,6 +97,9 @@ def _layout(header: bytes) -> Layout | None:
     except IndexError:
         return None
     return Layout(tuple(types), len(header), total)
+
+
+_layout = lru_cache(maxsize=4096)(_read_layout)
 
 
 def size_of(kind: int) -> int:
@@ -106,7 +115,7 @@ def read_record(payload: bytes, layout: Layout, encoding: str) -> Record:
         if kind >= 12:
             following = at + ((kind - 12) >> 1)
             if following > end:
-                return Record(layout, values, _beginning(payload[at:], encoding) if kind & 1 else None)
+                return Record(layout, values, end, _beginning(payload[at:], encoding) if kind & 1 else None)
             piece = payload[at:following]
             values.append(decoded(piece, encoding) if kind & 1 else piece)
         elif kind == 0:
@@ -118,13 +127,23 @@ def read_record(payload: bytes, layout: Layout, encoding: str) -> Record:
         else:
             following = at + _SIZES[kind]
             if following > end:
-                return Record(layout, values)
+                return Record(layout, values, end)
             if kind == _FLOAT:
                 values.append(_DOUBLE.unpack_from(payload, at)[0])
             else:
                 values.append(int.from_bytes(payload[at:following], "big", signed=True))
         at = following
-    return Record(layout, values)
+    return Record(layout, values, end)
+
+
+def only_blobs(layout: Layout, begin: int) -> bool:
+    """Whether the bytes of a record from ``begin`` on are all of blobs."""
+    at = layout.header_bytes
+    for kind in layout.types:
+        at += size_of(kind)
+        if at > begin and (kind < 12 or kind & 1):
+            return False
+    return at > begin
 
 
 def _beginning(piece: bytes, encoding: str) -> str:

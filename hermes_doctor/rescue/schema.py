@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import apsw
 
 from hermes_doctor.rescue.account import LostRange
 from hermes_doctor.rescue.forms import Form, FormColumn, read_form
+from hermes_doctor.rescue.known import SEARCH_TABLES
 from hermes_doctor.rescue.pages import Cell, Pages, free_pages
 from hermes_doctor.rescue.trees import LostRowids, TreeWalk
 from hermes_doctor.store.trees import SCHEMA, SCHEMA_ROOT
@@ -26,7 +27,16 @@ SCHEMA_FORM = Form(
     ),
 )
 _KINDS = ("table", "index", "view", "trigger")
-_SHADOWS = ("_data", "_idx", "_content", "_docsize", "_config")
+#: As SQLite itself begins the statements that it keeps.
+_STATEMENTS = {
+    "table": r"create\s+(virtual\s+)?table\b",
+    "index": r"create\s+(unique\s+)?index\b",
+    "view": r"create\s+view\b",
+    "trigger": r"create\s+trigger\b",
+}
+#: What search indexes are made by.
+_MODULES = ("fts5", "fts4", "fts3")
+_SHADOWS = ("_data", "_idx", "_content", "_docsize", "_config", "_segments", "_segdir", "_stat")
 
 
 class Entry(NamedTuple):
@@ -67,37 +77,51 @@ def read_entries(pages: Pages, lost: list[LostRange]) -> list[Entry]:
     return list(entries.values())
 
 
-def forms_of(entries: Iterable[Entry]) -> Iterator[tuple[Entry, Form]]:
-    """Give the form of each ordinary table, as SQLite understands its statement; what it does not is left out."""
+def forms_of(
+    entries: Iterable[Entry], failed: Callable[[Entry, str], object] | None = None
+) -> Iterator[tuple[Entry, Form]]:
+    """Give the form of each ordinary table, as SQLite understands its statement.
+
+    What it does not is left out: ``failed`` hears of each, and why.
+    """
     connection = apsw.Connection(":memory:")
     try:
         for entry in entries:
             if entry.kind == "table" and not entry.is_virtual and entry.name != "sqlite_sequence":
                 try:
-                    create(connection, entry.sql)
-                    yield entry, read_form(connection, entry.name)
-                except (apsw.Error, UnicodeDecodeError):
-                    continue
+                    create(connection, entry)
+                    form = read_form(connection, entry.name)
+                except (apsw.Error, UnicodeDecodeError) as error:
+                    if failed is not None:
+                        failed(entry, " ".join(str(error).split()))
+                else:
+                    yield entry, form
     finally:
         connection.close()
 
 
-def create(connection: apsw.Connection, sql: str) -> None:
-    """Run a CREATE statement of a store's, and nothing else that may stand in its place.
+def create(connection: apsw.Connection, entry: Entry) -> None:
+    """Run the CREATE statement of an entry, and nothing else that may stand in its place.
 
-    Raises apsw.Error where it is none, or where SQLite does not understand it.
+    Raises apsw.Error where it is none for such a thing, or where SQLite does not understand it.
     """
-    if re.match(r"\s*create\b", sql, re.I) is None:
-        raise apsw.SQLError("no CREATE statement")
+    if "\0" in entry.sql or re.match(_STATEMENTS[entry.kind], entry.sql, re.I) is None:
+        raise apsw.SQLError(f"no statement that makes a {entry.kind}")
     seen: list[str] = []
 
     def alone(_cursor: apsw.Cursor, statement: str, _bindings: apsw.Bindings | None) -> bool:
         seen.append(statement)
         return len(seen) == 1
 
-    connection.authorizer, connection.exec_trace = _creating_only, alone
+    def creating_only(code: int, _first: str | None, module: str | None, *_others: str | None) -> int:
+        # Search indexes read their own settings; a table that is made of what a SELECT gives runs that.
+        refused = code in _REFUSED or (code == apsw.SQLITE_SELECT and not entry.is_virtual)
+        unknown = code == apsw.SQLITE_CREATE_VTABLE and (module or "").lower() not in _MODULES
+        return apsw.SQLITE_DENY if refused or unknown else apsw.SQLITE_OK
+
+    connection.authorizer, connection.exec_trace = creating_only, alone
     try:
-        connection.execute(sql).fetchall()
+        connection.execute(entry.sql).fetchall()
     except apsw.ExecTraceAbort:
         raise apsw.SQLError("more than one statement") from None
     finally:
@@ -106,7 +130,7 @@ def create(connection: apsw.Connection, sql: str) -> None:
 
 def shadows(entries: Iterable[Entry]) -> set[str]:
     """Return the names of the tables in which search indexes keep what they hold, in lower case."""
-    names = [entry.name for entry in entries if entry.is_virtual]
+    names = [*SEARCH_TABLES, *(entry.name for entry in entries if entry.is_virtual)]
     return {f"{name}{suffix}".lower() for name in names for suffix in _SHADOWS}
 
 
@@ -129,12 +153,6 @@ _REFUSED = frozenset(
 )
 
 
-def _creating_only(code: int, first: str | None, second: str | None, _third: str | None, _fourth: str | None) -> int:
-    if code == apsw.SQLITE_CREATE_VTABLE and (second or "").lower() not in ("fts5", "fts4", "fts3"):
-        return apsw.SQLITE_DENY
-    return apsw.SQLITE_DENY if code in _REFUSED else apsw.SQLITE_OK
-
-
 def _note(entries: dict[tuple[str, str], Entry], found: Iterable[Entry]) -> None:
     for entry in found:
         entries.setdefault((entry.kind, entry.name.lower()), entry)
@@ -145,11 +163,13 @@ def _entries(pages: Pages, number: int, cells: Iterable[Cell]) -> Iterator[Entry
         if not SCHEMA_FORM.takes(pages.layout(number, cell)):
             continue
         record = pages.record(number, cell)
-        if record is None or record.is_cut:
+        if record is None or record.is_cut or len(record.values) != len(SCHEMA_FORM.columns):
             continue
         kind, name, table, root, sql = record.values
         if not isinstance(name, str) or not isinstance(table, str) or kind not in _KINDS:
             continue
-        # Indexes that a key brings with it have no statement of their own.
-        if isinstance(sql, str) and sql:
+        # Indexes that a key brings with it have no statement of their own; a table of which it cannot be read is told.
+        if not isinstance(sql, str):
+            sql = ""
+        if sql or kind == "table":
             yield Entry(str(kind), name, table, root if isinstance(root, int) and root > 1 else 0, sql)

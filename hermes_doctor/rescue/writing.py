@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apsw
 
 from hermes_doctor.rescue.forms import Form
 from hermes_doctor.rescue.schema import Entry, create
-from hermes_doctor.store.cells import BadText, Cell, quote
+from hermes_doctor.store.cells import CODECS, BadText, Cell, quote
 from hermes_doctor.store.integrity import Stop, stopped_by
 from hermes_doctor.store.search_index import Layout, declared_by, inline_texts, layouts
 from hermes_doctor.store.shape import read_shape
@@ -40,8 +40,8 @@ class NewFile:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
         self.connection = apsw.Connection(path.as_uri(), flags=flags)
         self.stop = stop
-        #: Whether the damaged file can be read by SQL beside the new one.
-        self.has_attached = False
+        self._codec = CODECS.get(encoding)
+        self._numbers: dict[str, set[int]] = {}
         path.chmod(0o600)
         self.connection.pragma("page_size", page_size)
         self.connection.pragma("encoding", encoding)
@@ -62,19 +62,23 @@ class NewFile:
         """Do what is inside in one transaction, and let an end that was asked for break it off."""
         with stopped_by(self.connection, self.stop):
             self.connection.execute("BEGIN")
-            yield
-            self.connection.execute("COMMIT")
+            try:
+                yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                # SQLite may have done that itself.
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
 
     @contextmanager
     def attached(self, store: Path, name: str, *, wanted: bool) -> Iterator[None]:
         """Have a private copy at hand under a name, where SQLite can open it."""
         if wanted:
             self.connection.execute(f"ATTACH ? AS {quote(name)}", (f"{store.as_uri()}?mode=ro",))
-            self.has_attached = True
         yield
         if wanted:
             self.connection.execute(f"DETACH {quote(name)}")
-            self.has_attached = False
 
     def make(self, entries: Iterable[Entry]) -> dict[str, str]:
         """Make what the entries name; return what could not be made, by its name, and why."""
@@ -82,26 +86,51 @@ class NewFile:
         for entry in entries:
             try:
                 with stopped_by(self.connection, self.stop):
-                    create(self.connection, entry.sql)
+                    create(self.connection, entry)
             except apsw.InterruptError:
                 raise
             except (apsw.SQLError, apsw.ConstraintError, apsw.AuthError, apsw.SchemaChangeError) as error:
                 failed[entry.name] = " ".join(str(error).split())
         return failed
 
-    def put(self, form: Form, rows: Iterable[Row], note: Callable[[int], object] | None = None) -> int:
+    def put(
+        self,
+        form: Form,
+        rows: Iterable[Row],
+        note: Callable[[int], object] | None = None,
+        refused: Callable[[int], object] | None = None,
+    ) -> int:
         """Put rows into a table, each but where one of its keys is there already; return how many were put in.
 
-        ``note`` hears of the rowid of each that was.
+        ``note`` hears of the rowid of each that was, ``refused`` of each that was not: a key of it is there already, or
+        it breaks what its table insists on.
         """
         put_in = 0
         for number, values in rows:
-            self.connection.execute(_insert(form, values), _bindings(form, number, values))
-            if self.connection.changes():
+            if self._put_one(form, number, values):
                 put_in += 1
                 if note is not None:
                     note(number)
+            elif refused is not None:
+                refused(number)
         return put_in
+
+    def _put_one(self, form: Form, number: int, values: Sequence[Cell]) -> bool:
+        if rowid_name(form) is None:
+            # SQLite gives such a row another rowid, and so would not refuse it a second time.
+            numbers = self._numbers.setdefault(form.table, set())
+            if number in numbers:
+                return False
+            numbers.add(number)
+        if self._codec is not None:
+            # SQLite would change some characters on the way from one encoding to the other.
+            values = [BadText(cell.encode(self._codec)) if isinstance(cell, str) else cell for cell in values]
+        try:
+            self.connection.execute(_insert(form, values), _bindings(form, number, values))
+        except apsw.ConstraintError:
+            # STRICT tables refuse a type even so.
+            return False
+        return bool(self.connection.changes())
 
     def put_named(self, form: Form, number: int, values: Mapping[str, Cell]) -> bool:
         """Put in one row of which columns may be missing, by their names in lower case; whether it was put in."""
@@ -109,22 +138,67 @@ class NewFile:
         part = Form(form.table, columns)
         return self.put(part, [(number, [values.get(column.name.lower()) for column in columns])]) == 1
 
-    def copy_from(self, form: Form, schema: str) -> int:
+    def copy_from(
+        self, form: Form, schema: str, source: apsw.Connection, refused: Callable[[int | None], object]
+    ) -> int:
         """Copy a sound table as SQLite reads it from an attached file; return how many rows.
 
-        Raises apsw.CorruptError where it is not sound after all.
+        ``source``: a connection to that file. ``refused`` hears of the rowid of each row that its table refuses; None
+        where it cannot be told. Raises apsw.CorruptError where the table is not sound after all.
         """
-        names = [quote(column.name) for column in form.columns if not column.generated]
-        rowid = rowid_of(form)
-        if rowid is not None:
-            names.insert(0, rowid)
-        columns = ", ".join(names)
+        theirs, ours = f"{quote(schema)}.{quote(form.table)}", f"main.{quote(form.table)}"
+        columns = ", ".join(_written(form))
         before = self.connection.total_changes()
-        self.connection.execute(
-            f"INSERT OR IGNORE INTO main.{quote(form.table)}({columns})"
-            f" SELECT {columns} FROM {quote(schema)}.{quote(form.table)} NOT INDEXED"
-        )
+        try:
+            self.connection.execute(
+                f"INSERT OR IGNORE INTO {ours}({columns}) SELECT {columns} FROM {theirs} NOT INDEXED"
+            )
+        except apsw.ConstraintError:
+            # STRICT tables refuse a type even so: row by row then.
+            self._copy_rows(form, source, "")
+        put_in = self.connection.total_changes() - before
+        if self.connection.execute(f"SELECT count(*) FROM {theirs} NOT INDEXED").get == put_in:
+            return put_in
+        key = rowid_name(form)
+        if key is None:
+            refused(None)
+            return put_in
+        missing = f"SELECT {key} FROM {theirs} NOT INDEXED WHERE {key} NOT IN (SELECT {key} FROM {ours})"
+        for (number,) in self.connection.execute(missing):
+            refused(int(str(number)))
+        return put_in
+
+    def copy_ends(self, form: Form, source: apsw.Connection) -> int:
+        """Copy what SQLite can read of a damaged table from its beginning, and from its end; return how many rows.
+
+        ``source``: a connection to the damaged file.
+        """
+        before = self.connection.total_changes()
+        keys = self.connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk", (form.table,))
+        backwards = ", ".join(f"{quote(str(name))} DESC" for (name,) in keys)
+        if not self._copy_rows(form, source, "") and backwards:
+            self._copy_rows(form, source, f"ORDER BY {backwards}")
         return self.connection.total_changes() - before
+
+    def _copy_rows(self, form: Form, source: apsw.Connection, order: str) -> bool:
+        """Copy rows one by one as far as SQLite can read them, in that order; whether it came to the end."""
+        names = _written(form)
+        # Texts as their bytes: not all of them are texts.
+        texts = ", ".join(f"typeof({name}) = 'text'" for name in names)
+        cells = ", ".join(
+            f"CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END" for name in names
+        )
+        sql = f"SELECT {texts}, {cells} FROM {quote(form.table)} {order}"
+        into = f"INSERT OR IGNORE INTO {quote(form.table)}({', '.join(names)})"
+        try:
+            with stopped_by(source, self.stop):
+                for row in source.execute(sql):
+                    places = ", ".join("CAST(? AS TEXT)" if is_text else "?" for is_text in row[: len(names)])
+                    with suppress(apsw.ConstraintError):
+                        self.connection.execute(f"{into} VALUES ({places})", row[len(names) :])
+        except apsw.CorruptError:
+            return False
+        return True
 
     def empty(self, form: Form) -> None:
         """Take all rows out of a table again."""
@@ -174,9 +248,15 @@ class NewFile:
         self.connection.pragma("journal_mode", "wal" if wal else "delete")
 
 
+def rowid_name(form: Form) -> str | None:
+    """Return the name by which a rowid is asked for; None where it has none."""
+    own = next((quote(column.name) for column in form.columns if column.is_rowid), None)
+    return own or rowid_of(form)
+
+
 def rowid_of(form: Form) -> str | None:
-    """Return the name by which the rowid is set; None where a column is the rowid, or all its names are taken."""
-    if any(column.is_rowid for column in form.columns):
+    """Return the name by which the rowid is set; None where there is none, or a column is it, or has its name."""
+    if form.without_rowid or any(column.is_rowid for column in form.columns):
         return None
     names = {column.name.lower() for column in form.columns}
     return next((name for name in _ROWIDS if name not in names), None)
@@ -185,6 +265,13 @@ def rowid_of(form: Form) -> str | None:
 def is_unique(entry: Entry) -> bool:
     """Whether an index allows each value once."""
     return re.match(r"\s*create\s+unique\b", entry.sql, re.I) is not None
+
+
+def _written(form: Form) -> list[str]:
+    """Return the columns that are written, and the rowid, as SQL names them."""
+    rowid = rowid_of(form)
+    own = [quote(column.name) for column in form.columns if not column.generated]
+    return own if rowid is None else [rowid, *own]
 
 
 def _insert(form: Form, values: Sequence[Cell]) -> str:
