@@ -18,13 +18,13 @@ from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, Phase, RowM
 from hermes_doctor.engine.model import Finding
 from hermes_doctor.store.nested_json import GOALS, Unwrapped, unwrap_cells
 from hermes_doctor.store.nul_texts import NUL_REASON, indexed_with_nul
+from hermes_doctor.store.view import StoreView
 
 
 def _mend(mending: Mending, finding: Finding) -> None:
     view = mending.view
-    columns = [column for column in GOALS if view.shape.has("messages", column)]
-    listed = ", ".join(view.shape.column("messages", column) for column in columns)
-    cells = view.reader.row(f"SELECT {listed} FROM messages WHERE id = ?", (_row_id(finding),))
+    columns, question = view.once(_cells_of_a_row)
+    cells = view.reader.row(question, (_row_id(finding),))
     row = dict(zip(columns, cells or (), strict=bool(cells)))
     good = {name: found for name, found in unwrap_cells(row).items() if isinstance(found, Unwrapped)}
     if not good:
@@ -37,6 +37,13 @@ def _mend(mending: Mending, finding: Finding) -> None:
         to={name: found.value_text for name, found in good.items()},
         expects={name: row[name] for name in good},
     )
+
+
+def _cells_of_a_row(view: StoreView) -> tuple[list[str], str]:
+    """Return the JSON columns that the store has, and the query for what they hold in a row."""
+    columns = [column for column in GOALS if view.shape.has("messages", column)]
+    listed = ", ".join(view.shape.column("messages", column) for column in columns)
+    return columns, f"SELECT {listed} FROM messages WHERE id = ?"
 
 
 def _row_id(finding: Finding) -> int:
