@@ -140,8 +140,9 @@ def only_blobs(layout: Layout, begin: int) -> bool:
     """Whether the bytes of a record from ``begin`` on are all of blobs."""
     at = layout.header_bytes
     for kind in layout.types:
-        at += size_of(kind)
-        if at > begin and (kind < 12 or kind & 1):
+        size = size_of(kind)
+        at += size
+        if size and at > begin and (kind < 12 or kind & 1):
             return False
     return at > begin
 

@@ -34,6 +34,8 @@ from hermes_doctor.store.opening import MovedError
 _SPARE_BYTES = 16 << 20
 _SIDECARS = ("", "-wal", "-shm", "-journal")
 _LINES = 20
+#: Without these tables it is no store of hermes.
+_CORE = ("messages", "sessions")
 
 
 def rescue_store(
@@ -65,11 +67,15 @@ def rescue_store(
             "refused", ExitCode.REFUSED, f"somebody wrote to {printable(ref.path)} while it was copied", "stop hermes"
         )
     except (Stopped, apsw.InterruptError):
-        reason = stop.reason or "it was broken off"
+        # What the reason says of carrying on is not so here.
+        reason = (stop.reason or "it was broken off").partition(";")[0]
         result.end("stopped", ExitCode.STOPPED, f"{reason}; nothing was left behind")
     except (OSError, apsw.FullError, apsw.IOError) as error:
         said = error.strerror if isinstance(error, OSError) else "the disk is full, or does not answer"
         result.end("failed", ExitCode.FAILED, f"the machine stopped the work ({said}); nothing was left behind")
+    except apsw.Error as error:
+        said = " ".join(str(error).split())
+        result.end("failed", ExitCode.FAILED, f"SQLite could not do it ({printable(said)}); nothing was left behind")
     result.seconds = time.monotonic() - began
     return result
 
@@ -114,7 +120,11 @@ class _Work:
         stack.callback(new.close)
         reading = Reading(copy, new, self.result, self.tell, self.check)
         reading.read()
-        if not any(table.rows for table in self.result.tables):
+        of_hermes = any(table.name.lower() in _CORE for table in self.result.tables)
+        if copy.sound and not of_hermes:
+            self._not_hermes(bundle)
+            return
+        if not of_hermes or not any(table.rows for table in self.result.tables):
             self._nothing(bundle)
             return
         if not self.result.inspect_only:
@@ -122,7 +132,8 @@ class _Work:
             new.close()
             self._mend(new.path)
             self._prove(new.path)
-            self._publish(new.path)
+            if not self._publish(new.path):
+                return
         self._conclude()
 
     def tell(self, step: str, share: float | None = None) -> None:
@@ -143,11 +154,13 @@ class _Work:
 
     def _obstacle(self, bundle: Bundle) -> tuple[str, str | None] | None:
         """Return what stands in the way, and what to type."""
+        if self.output is not None and self.output.is_dir():
+            return f"{printable(self.output)} is a folder", "name the file that is to be the new store"
         if self.output is not None:
             for suffix in _SIDECARS:
                 there = self.output.with_name(self.output.name + suffix)
                 if there.exists() or there.is_symlink():
-                    return f"{printable(there)} is there already, and nothing is ever replaced", "name another OUTPUT"
+                    return _taken(there)
             if not self.output.absolute().parent.is_dir():
                 return (
                     f"there is no folder {printable(self.output.absolute().parent)}",
@@ -204,11 +217,21 @@ class _Work:
             "keep it as it is; look for a copy in state-snapshots/ and in your backups",
         )
 
+    def _not_hermes(self, bundle: Bundle) -> None:
+        self.result.condition = Condition.NOT_HERMES
+        self.result.end(
+            "nothing-saved",
+            ExitCode.DAMAGED,
+            f"{printable(bundle.path)} is no hermes store: it has no messages and no sessions",
+            "name a state.db, or the Hermes home that holds it",
+        )
+
     def _mend(self, path: Path) -> None:
         """Give messages that lost their session one, and prove the search index, by the doctor's own fixes."""
         self.tell("mending")
         ref = StoreRef(path, None, self.result.ref.profile)
-        fix = apply_store(ref, self.chosen, ScanOptions(), backup="never", stop=self.stop)
+        options = ScanOptions(deadline=self.deadline)
+        fix = apply_store(ref, self.chosen, options, backup="never", stop=self.stop, progress=self._ticking)
         self.check()
         try:
             self.result.sessions_given = sum(
@@ -224,11 +247,15 @@ class _Work:
     def _prove(self, path: Path) -> None:
         """Have SQLite and a scan look at the new file."""
         self.tell("proving")
-        scan = scan_store(StoreRef(path, None, self.result.ref.profile), self.chosen.checks, ScanOptions())
+        ref = StoreRef(path, None, self.result.ref.profile)
+        scan = scan_store(ref, self.chosen.checks, ScanOptions(deadline=self.deadline), self._ticking)
         try:
+            self.check()
             self.result.schema_version = scan.schema_version
             found = sum(each.count for each in scan.checks)
-            if scan.condition not in (Condition.READABLE, Condition.NEWER_SCHEMA):
+            if scan.condition is Condition.NOT_HERMES:
+                self.result.notes.append("The new file is no whole store of hermes: a table, or a column, is not there")
+            elif scan.condition not in (Condition.READABLE, Condition.NEWER_SCHEMA):
                 raise apsw.CorruptError(f"the new file is {scan.condition}: {scan.reason}")
         finally:
             scan.close()
@@ -245,8 +272,12 @@ class _Work:
             ", every message is in the search index" if not found and self.result.index_rebuilt else ""
         )
 
-    def _publish(self, path: Path) -> None:
-        """Give the file its name, which nobody else may have taken meanwhile."""
+    def _ticking(self, _path: Path, _step: str, _share: float | None) -> None:
+        """Ask for an end where the time is up, whenever something is told."""
+        self.should_stop()
+
+    def _publish(self, path: Path) -> bool:
+        """Give the file its name; False where somebody else has taken it meanwhile."""
         assert self.output is not None, "only an inspection goes without"
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -256,11 +287,20 @@ class _Work:
             # A link is refused where something is there; a new name would replace it.
             os.link(path, target)
         except FileExistsError:
-            raise
+            self.result.end("refused", ExitCode.REFUSED, *_taken(self.output))
+            return False
         except OSError:
             # File systems without links.
-            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            path.replace(target)
+            try:
+                os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            except FileExistsError:
+                self.result.end("refused", ExitCode.REFUSED, *_taken(self.output))
+                return False
+            try:
+                path.replace(target)
+            except OSError:
+                target.unlink(missing_ok=True)
+                raise
         with suppress(OSError):
             descriptor = os.open(target.parent, os.O_RDONLY)
             try:
@@ -268,6 +308,7 @@ class _Work:
             finally:
                 os.close(descriptor)
         self.result.output = self.output
+        return True
 
     def _conclude(self) -> None:
         whole = all(table.is_whole for table in self.result.tables) and not self.result.notes
@@ -276,3 +317,7 @@ class _Work:
             self.result.end("rescued", ExitCode.CLEAN, None, step)
         else:
             self.result.end("partly-rescued", ExitCode.FINDINGS, None, step)
+
+
+def _taken(path: Path) -> tuple[str, str]:
+    return f"{printable(path)} is there already, and nothing is ever replaced", "name another OUTPUT"
