@@ -221,7 +221,7 @@ CHECK = Check(
     fix=Safety.NONE,
     page=__doc__ or "",
     rule=(
-        RowRule("messages", _MESSAGE_ROW, _message_condition, _judge_message, SUSPECTS, _message_sieve),
+        RowRule("messages", _MESSAGE_ROW, _message_condition, _judge_message, SUSPECTS, _message_sieve, lasting=True),
         RelationRule("messages", _deep),
         *(
             RowRule(table, columns, _row_condition(table, columns), _judge(table, columns), SUSPECTS)

@@ -96,7 +96,7 @@ def _severity(table: str, column: str, what: str) -> Severity:
 
 def _rule(table: str, times: Times) -> RowRule:
     columns = [time.column for time in times.times] + ([times.session] if times.session else [])
-    return RowRule(table, tuple(columns), partial(_condition, table), partial(_judge, table))
+    return RowRule(table, tuple(columns), partial(_condition, table), partial(_judge, table), lasting=True)
 
 
 CHECK = Check(

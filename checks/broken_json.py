@@ -78,6 +78,9 @@ _SEVERITY = {Effect.NOTHING: Severity.INFO, Effect.LOSES: Severity.WARNING, Effe
 #: Columns that few messages have: together they are passed sooner.
 _RARE = frozenset({"codex_message_items", "display_metadata", "absorbed_message_uids", "tool_call_uids"})
 
+#: What is read of a message.
+_MESSAGE = ("session_id", "role", "display_kind", "content", *MESSAGE_COLUMNS)
+
 _WORDS = {
     Fault.NO_JSON: "is no JSON",
     Fault.WRONG_KIND: "is JSON of the wrong kind",
@@ -170,7 +173,7 @@ CHECK = Check(
     fix=Safety.UNSAFE,
     page=__doc__ or "",
     rule=(
-        RowRule("messages", ("session_id", "role", "display_kind", "content", *MESSAGE_COLUMNS), _messages, _message),
+        RowRule("messages", _MESSAGE, _messages, _message, lasting=True),
         RowRule("sessions", ("id", "parent_session_id", "model_config", "origin_json"), _sessions, _session),
         RowRule("gateway_routing", ("entry_json",), _routes, _route),
     ),

@@ -94,5 +94,5 @@ CHECK = Check(
     meaning="forked chats lose their reasoning when they are resumed",
     fix=Safety.SAFE,
     page=__doc__ or "",
-    rule=RowRule("messages", ("session_id", *GOALS), _condition, _judge),
+    rule=RowRule("messages", ("session_id", *GOALS), _condition, _judge, lasting=True),
 )

@@ -164,7 +164,8 @@ class RowRule:
     of each suspect beside the key; those that the store lacks come as None. ``judge`` decides, in Python.
     ``functions``: what the condition calls, by name, each of one argument; text goes in as a blob (``CAST(x AS
     BLOB)``), for text that is no text cannot be handed over. ``sieve``: spares such calls for most rows, None where the
-    shape does not allow it.
+    shape does not allow it. ``lasting``: ``judge`` goes by the row and the store's shape alone, so that what it finds
+    may be kept for as long as the row is the same.
     """
 
     table: str
@@ -173,6 +174,7 @@ class RowRule:
     judge: Callable[[Row, StoreView], Finding | None]
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     sieve: Callable[[Shape], Sieve | None] = _no_sieve
+    lasting: bool = False
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,18 @@ class Pass:
         return {each.check.name for each in self.laid} | {each.check.name for each in self.folded}
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a range of a pass's table comes to.
+
+    ``found``: what the lasting rules find there, where that is known; else ``note``, where there is one, wants to hear.
+    """
+
+    sifted: Sifted
+    found: Sequence[Finding] | None = None
+    note: Callable[[Sequence[Finding]], None] | None = None
+
+
 def row_passes(checks: Sequence[Check], view: StoreView) -> list[Pass]:
     """Return one pass for each table that row rules and folds of these checks read and that the store has."""
     rules: dict[str, list[tuple[Check, RowRule]]] = {}
@@ -134,7 +146,7 @@ def run_pass(
 
 
 def _by_ranges(
-    ranges: Iterator[Sifted],
+    ranges: Iterator[Range],
     laid_over: Pass,
     folds: Sequence[tuple[_Folded, Fold]],
     view: StoreView,
@@ -143,16 +155,32 @@ def _by_ranges(
     """Sift the table range after range, and look at those rows that come out."""
     rowid = laid_over.table.rowid
     listed = f"{rowid} IN (SELECT value FROM json_each('[' || ?1 || ']'))"
-    for sifted in ranges:
+    failures: list[Exception] = []
+
+    def not_judged(check: Check, error: Exception) -> None:
+        failures.append(error)
+        failed(check, error)
+
+    for each_range in ranges:
+        sifted, lasting = each_range.sifted, list[Finding]()
         values = iter(sifted.values)
         for laid in laid_over.laid:
-            keys = next(values)
+            keys, clean = next(values), laid.sieve is None or next(values)
+            if laid.rule.lasting and each_range.found is not None:
+                continue
             suspects = [str(keys)] if keys else []
-            if laid.sieve is not None and not next(values):
+            if laid.sieve is not None and not clean:
                 suspects += _among_doubtful(laid_over, laid, laid.sieve, view, sifted.low, sifted.high)
             if suspects:
                 rows = view.reader.rows(_rows_sql(laid_over, laid.columns, listed), (",".join(suspects),))
-                yield from _judged(laid, rows, view, failed)
+                for finding in _judged(laid, rows, view, not_judged):
+                    if laid.rule.lasting and each_range.note is not None:
+                        lasting.append(finding)
+                    yield finding
+        if each_range.found is not None:
+            yield from each_range.found
+        elif each_range.note is not None and not failures:
+            each_range.note(lasting)
         for each, fold in folds:
             if each.told.totals:
                 _told(fold.add, tuple(next(values) for _ in each.told.totals), each.check, failed)
@@ -165,13 +193,13 @@ def _by_ranges(
             view.reader.on_range(sifted.high)
 
 
-def sift_pass(laid_over: Pass, view: StoreView) -> Iterator[Sifted]:
+def sift_pass(laid_over: Pass, view: StoreView) -> Iterator[Range]:
     """Read the table of a pass once, whole."""
-    return sift(view.reader, sifter_of(laid_over, view))
+    return map(Range, sift(view.reader, sifter_of(laid_over, view)))
 
 
 #: Gives what each range of a pass comes to, in order; together they are the whole table.
-Sifting = Callable[[Pass, StoreView], Iterator[Sifted]]
+Sifting = Callable[[Pass, StoreView], Iterator[Range]]
 
 
 def sifter_of(laid_over: Pass, view: StoreView) -> Sifter:

@@ -1,20 +1,23 @@
 """Reading of messages only what came or may have changed since the last scan that kept what it read.
 
 What each stretch of rows came to is kept with what proves, by the store's own pages, that its rows are the same
-(`hermes_doctor.store.stretches`). Those that are proven are not read again; all others are. From there on nothing is
-different: the rules judge what comes out of the ranges, kept or new, with all the rest of the store as it is now.
+(`hermes_doctor.store.stretches`), and so is what the lasting rules found there. Those that are proven are not read
+again; all others are. From there on nothing is different: all other rules judge what comes out of the ranges, kept or
+new, with all the rest of the store as it is now.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import platform
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hermes_doctor import __version__
-from hermes_doctor.engine.memory import NOTHING, Kept, Memory
-from hermes_doctor.engine.rows import Pass, sifter_of
+from hermes_doctor.engine.memory import NOTHING, Kept, Memory, brief, findings_in
+from hermes_doctor.engine.model import Finding
+from hermes_doctor.engine.rows import Pass, Range, sifter_of
 from hermes_doctor.host.bundle import open_here
 from hermes_doctor.store.file_mark import FileMark
 from hermes_doctor.store.library import library
@@ -46,11 +49,11 @@ class SinceLast:
     _new: list[Kept] = field(default_factory=list)
     _begun: bool = False
 
-    def sift(self, laid_over: Pass, view: StoreView) -> Iterator[Sifted]:
+    def sift(self, laid_over: Pass, view: StoreView) -> Iterator[Range]:
         """Give what each range of the table comes to, reading of it what has to be."""
         sifter = sifter_of(laid_over, view)
         if laid_over.table.name.lower() != TABLE:
-            yield from sift(view.reader, sifter)
+            yield from map(Range, sift(view.reader, sifter))
             return
         yield from _Reading(self, view, laid_over, sifter).ranges()
 
@@ -70,8 +73,10 @@ class _Reading:
         #: The digest of the stretch that was given last; NOTHING before the first, None where there is none to tell.
         self._last: bytes | None = NOTHING
         self._moment = self._reader.moment
+        #: What was found in new stretches, by their places, since the moment was asked for last.
+        self._found: dict[int, str | None] = {}
 
-    def ranges(self) -> Iterator[Sifted]:
+    def ranges(self) -> Iterator[Range]:
         ends = self._sifter.ends(self._reader)
         if ends is None:
             return
@@ -87,7 +92,9 @@ class _Reading:
                 self._border(kept.stretch)
             scan.known += kept.rows
             self._last = kept.stretch.digest
-            yield Sifted(kept.stretch.low, kept.stretch.high, kept.rows, kept.values)
+            sifted = Sifted(kept.stretch.low, kept.stretch.high, kept.rows, kept.values)
+            found = None if kept.found is None else findings_in(kept.found)
+            yield Range(sifted, found, None if found is not None else self._taking(kept))
             low = kept.stretch.high + 1
         if low <= ends[1]:
             yield from self._anew(low, ends[1])
@@ -122,13 +129,13 @@ class _Reading:
         scan._gone += [kept for kept in recalled.kept if kept.stretch.low not in taken]
         return usable
 
-    def _anew(self, low: int, high: int) -> Iterator[Sifted]:
+    def _anew(self, low: int, high: int) -> Iterator[Range]:
         """Read the rows from ``low`` to ``high``, and keep what their stretches come to."""
         ranges = self._recorded(low, high)
         # A slice lasts as long as a stretch is given: where somebody may wait, nothing is made of it meanwhile.
         yield from list(ranges) if self._reader.pace is Pace.SLICED and self._reader.rests else ranges
 
-    def _recorded(self, low: int, high: int) -> Iterator[Sifted]:
+    def _recorded(self, low: int, high: int) -> Iterator[Range]:
         begin = self._sifter.following(self._reader, low - 1) if low > -(1 << 63) else low
         if begin is None or begin > high:
             return
@@ -141,27 +148,48 @@ class _Reading:
             if not rows:
                 continue
             self._scan.read += rows
+            sifted = Sifted(first, last, rows, values)
             if (first, last) == (stretch.low, stretch.high):
                 self._border(stretch)
-                self._scan._new.append(Kept(stretch, rows, self._last or b"", b"", values))
+                note = self._taking(Kept(stretch, rows, self._last or b"", b"", values))
                 self._last = stretch.digest
+                yield Range(sifted, note=note)
             else:
                 self._last = None
-            yield Sifted(first, last, rows, values)
+                yield Range(sifted)
         if recording.doubt is not None:
             self._scan.doubt = recording.doubt
             self._last = None
             for sifted in sift(self._reader, self._sifter, begin, high):
                 self._scan.read += sifted.rows
-                yield sifted
+                yield Range(sifted)
+
+    def _taking(self, kept: Kept) -> Callable[[Sequence[Finding]], None]:
+        """Take in a stretch to be kept, and return what is to be told what was found there."""
+        place, moment = len(self._scan._new), self._moment
+        self._scan._new.append(kept)
+
+        def note(found: Sequence[Finding]) -> None:
+            if moment == self._moment:
+                self._found[place] = brief(found)
+
+        return note
 
     def _border(self, following: Stretch | None) -> None:
-        """Note in what is new which stretch is behind it: this one, or none."""
+        """Note in what is new which stretch is behind it: this one, or none; and what was found by then.
+
+        Where somebody has written since the moment was asked for last, that may be of other rows than the stretch.
+        """
         new, moment = self._scan._new, self._reader.moment
         if moment != self._moment:
             self._moment, self._last = moment, None
-        elif new and new[-1].stretch.digest == self._last:
+            self._found.clear()
+            return
+        if new and new[-1].stretch.digest == self._last:
             new[-1] = replace(new[-1], behind=NOTHING if following is None else following.digest)
+        while self._found:
+            place, found = self._found.popitem()
+            new[place] = replace(new[place], found=found)
 
 
 def _has_neighbours(recalled: Sequence[Kept], place: int, step: int, proven: set[int], end: int) -> bool:
@@ -195,5 +223,7 @@ def _descriptor(opened: Path) -> int | None:
 
 def _question(sifter: Sifter, view: StoreView) -> str:
     """Return what tells one way of asking from another: kept values are answers to just this."""
-    asked = "\n".join((__version__, library().version, view.shape.encoding, sifter.totals_sql))
+    schema = str(view.shape.schema_version)
+    versions = (__version__, platform.python_version(), library().version, schema, view.shape.encoding)
+    asked = "\n".join((*versions, sifter.totals_sql))
     return hashlib.blake2b(asked.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -37,7 +37,7 @@ def state_folder() -> Path:
 class StateFile:
     """One such database, readable by its user alone.
 
-    `rows` and `write_lightly` do without sqlite_utils: to load it takes longer than many a scan.
+    `rows`, `write_plainly` and `write_lightly` do without sqlite_utils: to load it takes longer than many a scan.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,18 +76,16 @@ class StateFile:
 
         return self._write(with_utilities, _PATIENCE)
 
+    def write_plainly(self, change: Callable[[sqlite3.Connection], None]) -> bool:
+        """Do the same without sqlite_utils."""
+        return self._write(lambda connection: _in_one(connection, change), _PATIENCE)
+
     def write_lightly(self, change: Callable[[sqlite3.Connection], None]) -> bool:
         """Do the same with little patience, and without waiting for the disk: a power failure may cost the file."""
 
         def lightly(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA synchronous = OFF")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                change(connection)
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+            _in_one(connection, change)
 
         return self._write(lightly, _LITTLE_PATIENCE)
 
@@ -119,6 +117,17 @@ class StateFile:
             )
         ) as connection:
             yield connection
+
+
+def _in_one(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], None]) -> None:
+    """Change a database in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        change(connection)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
 
 
 def _database(connection: sqlite3.Connection) -> Database:

@@ -394,6 +394,80 @@ def test_nothing_is_judged_inside_a_slice_while_somebody_may_wait(make: Callable
     assert judged == {False: 2 * ROWS}
 
 
+def test_what_was_found_while_somebody_wrote_is_not_kept(make: Callable[[int], Store]) -> None:
+    """The stretches are of the rows before, what was found is of those after: an old copy may come back."""
+    store = make(109)
+    with store.change() as connection:
+        connection.pragma("journal_mode", "delete")
+        store._quietly(connection)
+    writes: list[int] = []
+
+    def judge(row: Row, _view: StoreView) -> Finding:
+        if len(writes) < 1:
+            with store.change() as connection:
+                connection.execute("UPDATE messages SET active = 1 WHERE id = 1")
+            writes.append(1)
+        return Finding("every", Severity.INFO, "messages", None, None, f"message {row['id']!r}")
+
+    rule = RowRule("messages", ("id",), lambda _shape: "1", judge, lasting=True)
+    check = Check("every", Severity.INFO, "", "", Safety.NONE, "", rule)
+    ref = StoreRef(store.path, store.home.path, "default")
+
+    def kept() -> list[bool]:
+        with scan_store(ref, [check], ScanOptions(memory=store.memory)) as scan:
+            assert scan.since_last is not None
+            assert len(scan.findings) == ROWS
+            question = scan.since_last._question
+        recalled = store.memory.recall(store.path, question)
+        assert recalled is not None
+        return [each.found is not None for each in recalled.kept]
+
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(store.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        assert not any(kept())
+        holder.communicate()
+    # Now nobody writes.
+    assert all(kept())
+
+
+def test_what_is_found_by_the_row_alone_is_asked_once(make: Callable[[int], Store]) -> None:
+    store = make(110)
+    judged: list[object] = []
+
+    def judge(row: Row, _view: StoreView) -> Finding | None:
+        judged.append(row["id"])
+        return Finding(
+            "odd", Severity.INFO, "messages", None, row["session_id"], "odd", {"ids": ["a"]}, Safety.SAFE, "x"
+        )
+
+    rule = RowRule("messages", ("id", "session_id"), lambda _shape: "id % 2", judge, lasting=True)
+    check = Check("odd", Severity.INFO, "", "", Safety.NONE, "", rule)
+    ref = StoreRef(store.path, store.home.path, "default")
+    found = []
+    for _ in range(2):
+        with scan_store(ref, [check], ScanOptions(memory=store.memory)) as scan:
+            found.append(list(scan.findings))
+    assert found[0] == found[1]
+    assert len(judged) == len(found[0]) == ROWS // 2
+
+
+def test_what_could_not_be_judged_is_asked_again(make: Callable[[int], Store]) -> None:
+    store = make(111)
+
+    def judge(row: Row, _view: StoreView) -> None:
+        raise ValueError(f"message {row['id']!r}")
+
+    rule = RowRule("messages", ("id",), lambda _shape: "id = 7", judge, lasting=True)
+    check = Check("fails", Severity.INFO, "", "", Safety.NONE, "", rule)
+    ref = StoreRef(store.path, store.home.path, "default")
+    for _ in range(2):
+        with scan_store(ref, [check], ScanOptions(memory=store.memory)) as scan:
+            assert [result.status for result in scan.checks] == ["failed"]
+
+
 def slow_check(seconds: float) -> Check:
     """A check that takes its time over each message that is read, and finds a few."""
 
