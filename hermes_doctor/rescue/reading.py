@@ -19,6 +19,7 @@ from hermes_doctor.rescue.copying import Copy
 from hermes_doctor.rescue.filling import completed
 from hermes_doctor.rescue.forms import Form, FormColumn
 from hermes_doctor.rescue.loose import Free, LoosePage, loose_pages, whose
+from hermes_doctor.rescue.missing import Missing, find_missing
 from hermes_doctor.rescue.pages import Cell, free_pages
 from hermes_doctor.rescue.records import Record
 from hermes_doctor.rescue.schema import SCHEMA_FORM, Entry, forms_of, read_entries, shadows
@@ -104,6 +105,8 @@ class Reading:
         self.followed = bytearray(self.pages.count + 2)
         self.is_wiped = False
         self.entries: list[Entry] = []
+        #: Tables whose statement is lost.
+        self.missing = Missing()
         self._known_forms: list[Form] | None = None
         self.tables: list[_Table] = []
 
@@ -168,6 +171,10 @@ class Reading:
     def _read_schema(self) -> None:
         lost: list[LostRange] = []
         self.entries = read_entries(self.pages, lost)
+        numbers = self._telling(range(2, self.pages.count + 1))
+        self.missing = find_missing(self.pages, self.entries, lost, header=self.copy.header, numbers=numbers)
+        self.entries = self.missing.completed(self.entries)
+        self.result.notes += self.missing.notes
         beside = shadows(self.entries)
 
         def failed(entry: Entry, why: str) -> None:
@@ -216,7 +223,7 @@ class Reading:
         with self.new.transaction():
             rows = self._in_place(table, walk)
             table.account.saved[Source.IN_PLACE] = self.new.put(table.form, rows, refused=table.refused.append)
-        table.lost = walk.lost
+        table.lost += walk.lost + self.missing.lost.get(table.form.table, [])
 
     def _read_from_both_ends(self, table: _Table) -> None:
         """Read a table that the file keeps as an index, as far as SQLite can from either end; nobody else can."""
@@ -237,7 +244,7 @@ class Reading:
     def _is_sound(self, table: _Table) -> bool:
         """Whether SQLite finds a table sound, and no page of it holds another's rows, which it does not look at."""
         connection = self.copy.connection
-        if connection is None:
+        if connection is None or table.entry in self.missing.entries:
             return False
         if not self.copy.sound:
             answer = ask(connection, table.entry.name, how="quick_check", stop=self.new.stop)
@@ -331,7 +338,7 @@ class Reading:
         if self._known_forms is None:
             beside = shadows(self.entries)
             others = [form for entry, form in forms_of(self.entries) if entry.name.lower() in beside]
-            forms = [table.form for table in self.tables] + others + [SCHEMA_FORM]
+            forms = [table.form for table in self.tables] + others + self.missing.others + [SCHEMA_FORM]
             self._known_forms = [form for form in forms if not form.without_rowid]
         return self._known_forms
 
