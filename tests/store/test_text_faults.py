@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import apsw
 import pytest
 
+from hermes_doctor.store import text_faults
 from hermes_doctor.store.cells import Cell
 from hermes_doctor.store.reader import Pace, Reader, Values
 from hermes_doctor.store.shape import read_shape
@@ -171,3 +173,16 @@ def test_a_long_text_of_escapes_is_read_in_one_go() -> None:
     assert faults_of({"content": text + '"'}, ["content"], [], "UTF-8") == []
     (fault,) = faults_of({"content": text + '\\ud83d"'}, ["content"], [], "UTF-8")
     assert fault == Fault("content", ESCAPE, len(text))
+
+
+def test_long_texts_are_decoded_in_pieces_as_they_are_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a piece ends, be it within a character; a character that is cut through shows at any place."""
+    monkeypatch.setattr(text_faults, "_PIECE", 4)
+    parts = ["a", "ä", "你", "😀"]
+    for text in ("".join(chosen) for chosen in product(parts, repeat=5)):
+        raw = text.encode()
+        assert not text_faults.is_clean(raw + b"\xff")
+        for end in range(len(raw) + 1):
+            cut = raw[:end]
+            whole = cut == cut.decode(errors="ignore").encode()
+            assert text_faults.is_clean(cut) is whole
