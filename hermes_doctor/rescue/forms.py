@@ -7,11 +7,15 @@ number, and one of numbers holds a text only where that is none. The rowid's own
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import apsw
 
 from hermes_doctor.rescue.records import Layout
+from hermes_doctor.store.cells import quote
+
+_ROWIDS = ("rowid", "_rowid_", "oid")
 
 
 class FormColumn(NamedTuple):
@@ -52,7 +56,21 @@ class Form:
         alike = sum(map(_is_usual, self.columns, layout.types))
         return alike / len(self.columns)
 
-    @property
+    @cached_property
+    def rowid(self) -> str | None:
+        """The name by which a rowid is set; None where there is none, or a column is it, or has its name."""
+        if self.without_rowid or any(column.is_rowid for column in self.columns):
+            return None
+        names = {column.name.lower() for column in self.columns}
+        return next((name for name in _ROWIDS if name not in names), None)
+
+    @cached_property
+    def rowid_name(self) -> str | None:
+        """The name by which a rowid is asked for, as SQL; None where it has none."""
+        own = next((quote(column.name) for column in self.columns if column.is_rowid), None)
+        return own or self.rowid
+
+    @cached_property
     def _least(self) -> int:
         # Columns that were added later are missing in older rows, and each of those has a default or may be NULL.
         needed = [place for place, column in enumerate(self.columns, 1) if column.needed and not column.has_default]

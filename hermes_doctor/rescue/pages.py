@@ -5,7 +5,7 @@ Only a page's own bytes are looked at here; whether it is where it should be, `t
 
 from __future__ import annotations
 
-import mmap
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,8 @@ INTERIOR, LEAF = 0x05, 0x0D
 _INTERIOR_HEADER, _LEAF_HEADER = 12, 8
 #: The longest value that SQLite writes, and so about the longest row.
 _LONGEST_ROW = (1 << 31) - 1
+#: Bytes that are read at once where pages are looked at one after the other.
+_WINDOW = 1 << 20
 _ENCODINGS = {1: "UTF-8", 2: "UTF-16le", 3: "UTF-16be"}
 
 
@@ -71,15 +73,19 @@ class Pages:
         """``newer``: where the last copy of a page begins in the log, for the pages that are in it."""
         self.size, self.usable, self.encoding = size, size - reserved, encoding
         self._newer = newer or {}
-        self._file = _mapped(file)
-        self._log = _mapped(file.with_name(file.name + "-wal")) if self._newer else b""
-        self.count = max(-(-len(self._file) // size), max(self._newer, default=0))
+        self._file = file.open("rb", buffering=0)
+        self._log = file.with_name(file.name + "-wal").open("rb", buffering=0) if self._newer else None
+        self._file_bytes = os.fstat(self._file.fileno()).st_size
+        self.count = max(-(-self._file_bytes // size), max(self._newer, default=0))
+        #: The page that was asked for last: most are asked for several times in a row.
+        self._last: tuple[int, bytes] = (0, b"")
+        self._window: tuple[int, bytes] = (-1, b"")
 
     def close(self) -> None:
         """Let go of the files."""
-        for mapped in (self._file, self._log):
-            if isinstance(mapped, mmap.mmap):
-                mapped.close()
+        self._file.close()
+        if self._log is not None:
+            self._log.close()
 
     def __enter__(self) -> Pages:
         return self
@@ -89,19 +95,28 @@ class Pages:
 
     def page(self, number: int) -> bytes:
         """Return a page; what the file lacks of it is zeros."""
+        if self._last[0] != number:
+            self._last = (number, self._read(number))
+        return self._last[1]
+
+    def _read(self, number: int) -> bytes:
         at = self._newer.get(number)
-        if at is not None:
-            return self._log[at : at + self.size]
-        data = self._file[(number - 1) * self.size : number * self.size]
-        return data if len(data) == self.size else data.ljust(self.size, b"\0")
+        if at is None or self._log is None:
+            data = os.pread(self._file.fileno(), self.size, (number - 1) * self.size)
+        else:
+            data = os.pread(self._log.fileno(), self.size, at)
+        return data.ljust(self.size, b"\0")
 
     def first_byte(self, number: int) -> int:
         """Return what says of which kind a page is; that of the first page lies behind its header."""
-        at = self._newer.get(number)
-        if at is not None:
-            return self._log[at]
-        at = (number - 1) * self.size
-        return self._file[at] if at < len(self._file) else 0
+        if number in self._newer:
+            return self.page(number)[0]
+        # Asked for one after the other: read by the window.
+        window, place = divmod((number - 1) * self.size, _WINDOW)
+        if self._window[0] != window:
+            self._window = (window, os.pread(self._file.fileno(), _WINDOW, window * _WINDOW))
+        data = self._window[1]
+        return data[place] if place < len(data) else 0
 
     def has(self, number: int) -> bool:
         """Whether the file or its log has a page of that number, the first excepted, which nothing leads to."""
@@ -272,6 +287,21 @@ def free_pages(pages: Pages) -> tuple[bytearray, bool]:
     return marks, trunk == 0 and found == promised
 
 
+def mark_behind_the_end(pages: Pages, marks: bytearray) -> None:
+    """Mark pages, too, that lie behind the end that the header gives: the file was not cut off there yet."""
+    header = pages.page(1)
+    count = int.from_bytes(header[28:32], "big")
+    # SQLite before 3.7.0 left the count as it was; then the two counters differ.
+    if 0 < count < pages.count and header[24:28] == header[92:96]:
+        marks[count + 1 : pages.count + 1] = bytes([1]) * (pages.count - count)
+
+
+def cuts_off_free_pages(pages: Pages) -> bool:
+    """Whether the file keeps no free pages at all (auto_vacuum = FULL)."""
+    header = pages.page(1)
+    return header[52:56] != bytes(4) and header[64:68] == bytes(4)
+
+
 def _listed(data: bytes, usable: int) -> Iterator[int]:
     count = min(int.from_bytes(data[4:8], "big"), usable // 4 - 2)
     for at in range(8, 8 + 4 * count, 4):
@@ -287,10 +317,3 @@ def encoding_of(header: bytes) -> str:
 def frame_at(frame: int, size: int, log_header: int) -> int:
     """Return where the page of a frame begins in its log; frames are counted from 0."""
     return log_header + frame * (FRAME_HEADER_BYTES + size) + FRAME_HEADER_BYTES
-
-
-def _mapped(file: Path) -> mmap.mmap | bytes:
-    with file.open("rb") as opened:
-        if not file.stat().st_size:
-            return b""
-        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)

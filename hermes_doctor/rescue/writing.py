@@ -7,7 +7,7 @@ each value once come before the rows that are less sure, so that the surer row o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from hermes_doctor.store.shape import read_shape
 #: One row: its rowid, and as many of its values as there are, in the order of the table's columns.
 Row = tuple[int, Sequence[Cell]]
 
-_ROWIDS = ("rowid", "_rowid_", "oid")
 #: What hermes notes of an index that it has not filled yet (0.20.0 on): all of the new ones are full.
 _INDEX_STATE = """
 DELETE FROM state_meta
@@ -41,6 +40,7 @@ class NewFile:
         self.connection = apsw.Connection(path.as_uri(), flags=flags)
         self.stop = stop
         self._codec = CODECS.get(encoding)
+        self._statements: dict[tuple[int, int, tuple[int, ...]], tuple[Form, str]] = {}
         self._numbers: dict[str, set[int]] = {}
         path.chmod(0o600)
         self.connection.pragma("page_size", page_size)
@@ -116,7 +116,7 @@ class NewFile:
         return put_in
 
     def _put_one(self, form: Form, number: int, values: Sequence[Cell]) -> bool:
-        if rowid_name(form) is None:
+        if form.rowid_name is None:
             # SQLite gives such a row another rowid, and so would not refuse it a second time.
             numbers = self._numbers.setdefault(form.table, set())
             if number in numbers:
@@ -126,11 +126,19 @@ class NewFile:
             # SQLite would change some characters on the way from one encoding to the other.
             values = [BadText(cell.encode(self._codec)) if isinstance(cell, str) else cell for cell in values]
         try:
-            self.connection.execute(_insert(form, values), _bindings(form, number, values))
+            self.connection.execute(self._statement(form, values), _bindings(form, number, values))
         except apsw.ConstraintError:
             # STRICT tables refuse a type even so.
             return False
         return bool(self.connection.changes())
+
+    def _statement(self, form: Form, values: Sequence[Cell]) -> str:
+        bad = tuple(place for place, value in enumerate(values) if isinstance(value, BadText))
+        # By the form itself, not by its table: a part of one puts in other columns. It is kept for as long as its name.
+        key = (id(form), len(values), bad)
+        if key not in self._statements:
+            self._statements[key] = (form, _insert(form, len(values), bad))
+        return self._statements[key][1]
 
     def put_named(self, form: Form, number: int, values: Mapping[str, Cell]) -> bool:
         """Put in one row of which columns may be missing, by their names in lower case; whether it was put in."""
@@ -159,7 +167,7 @@ class NewFile:
         put_in = self.connection.total_changes() - before
         if self.connection.execute(f"SELECT count(*) FROM {theirs} NOT INDEXED").get == put_in:
             return put_in
-        key = rowid_name(form)
+        key = form.rowid_name
         if key is None:
             refused(None)
             return put_in
@@ -248,20 +256,6 @@ class NewFile:
         self.connection.pragma("journal_mode", "wal" if wal else "delete")
 
 
-def rowid_name(form: Form) -> str | None:
-    """Return the name by which a rowid is asked for; None where it has none."""
-    own = next((quote(column.name) for column in form.columns if column.is_rowid), None)
-    return own or rowid_of(form)
-
-
-def rowid_of(form: Form) -> str | None:
-    """Return the name by which the rowid is set; None where there is none, or a column is it, or has its name."""
-    if form.without_rowid or any(column.is_rowid for column in form.columns):
-        return None
-    names = {column.name.lower() for column in form.columns}
-    return next((name for name in _ROWIDS if name not in names), None)
-
-
 def is_unique(entry: Entry) -> bool:
     """Whether an index allows each value once."""
     return re.match(r"\s*create\s+unique\b", entry.sql, re.I) is not None
@@ -269,24 +263,24 @@ def is_unique(entry: Entry) -> bool:
 
 def _written(form: Form) -> list[str]:
     """Return the columns that are written, and the rowid, as SQL names them."""
-    rowid = rowid_of(form)
+    rowid = form.rowid
     own = [quote(column.name) for column in form.columns if not column.generated]
     return own if rowid is None else [rowid, *own]
 
 
-def _insert(form: Form, values: Sequence[Cell]) -> str:
-    rowid = rowid_of(form)
-    names, places = ([], []) if rowid is None else ([rowid], ["?"])
-    for column, value in zip(form.columns, values, strict=False):
+def _insert(form: Form, count: int, bad: Collection[int]) -> str:
+    """Return the statement that puts in so many values; ``bad``: the places of texts that are no text."""
+    names, places = ([], []) if form.rowid is None else ([form.rowid], ["?"])
+    for place, column in enumerate(form.columns[:count]):
         if not column.generated:
             names.append(quote(column.name))
-            # Text that is no text goes in as bytes, and becomes text again there.
-            places.append("CAST(? AS TEXT)" if isinstance(value, BadText) else "?")
+            # They go in as bytes, and become text again there.
+            places.append("CAST(? AS TEXT)" if place in bad else "?")
     return f"INSERT OR IGNORE INTO {quote(form.table)}({', '.join(names)}) VALUES ({', '.join(places)})"
 
 
 def _bindings(form: Form, number: int, values: Sequence[Cell]) -> list[Cell]:
-    bound: list[Cell] = [] if rowid_of(form) is None else [number]
+    bound: list[Cell] = [] if form.rowid is None else [number]
     for column, value in zip(form.columns, values, strict=False):
         if not column.generated:
             bound.append(number if column.is_rowid else bytes(value) if isinstance(value, BadText) else value)
