@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from hermes_doctor.rescue.account import LostRange
 from hermes_doctor.rescue.forms import Form, FormColumn
-from hermes_doctor.rescue.known import Known, KnownColumn, Way, form_of, known
+from hermes_doctor.rescue.known import SEARCH_TABLES, Known, KnownColumn, Way, form_of, known
 from hermes_doctor.rescue.loose import whose
 from hermes_doctor.rescue.pages import INTERIOR, LEAF, Cell, Pages, free_pages
 from hermes_doctor.rescue.records import Layout
@@ -97,10 +97,14 @@ class Missing:
     others: list[Form] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    #: Search indexes of which a part has no statement any more, and their triggers.
+    left_out: set[str] = field(default_factory=set)
+
     def completed(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return what the schema names with what was found, which stands in for what has no statement."""
-        names = {entry.name.lower() for entry in self.entries}
-        return [e for e in entries if e.kind != "table" or e.name.lower() not in names] + self.entries
+        """Return what the schema names with what was found, and without what is to be left out."""
+        found = {("table", entry.name.lower()) for entry in self.entries}
+        gone = found | {(kind, name) for kind in ("table", "trigger") for name in self.left_out}
+        return [entry for entry in entries if (entry.kind, entry.name.lower()) not in gone] + self.entries
 
 
 def find_missing(
@@ -111,6 +115,17 @@ def find_missing(
     ``lost``: what is lost of the schema; where nothing is, only conversations are looked for: a store that never had
     another table gets none. ``header``: the file's first page is one. ``numbers``: the pages to look at.
     """
+    missing = _find_tables(pages, entries, lost, header=header, numbers=numbers)
+    halves = _halves(entries) if lost and (missing.entries or _CONVERSATIONS[0] in _names(entries, "table")) else {}
+    missing.left_out = {name for index, parts in halves.items() for name in (index, *parts)}
+    if halves:
+        missing.notes.append(_note_of_search(list(halves)))
+    return missing
+
+
+def _find_tables(
+    pages: Pages, entries: Sequence[Entry], lost: Sequence[LostRange], *, header: bool, numbers: Iterable[int]
+) -> Missing:
     present = {entry.name.lower() for entry in entries if entry.kind == "table" and entry.sql}
     wanted = list(known().tables) if lost else [table for table in _CONVERSATIONS if present & _SIGNS]
     absent = [table for table in wanted if table not in present]
@@ -455,6 +470,38 @@ class _Walk(NamedTuple):
     low: int
     high: int
     damaged: bool
+
+
+def _names(entries: Iterable[Entry], kind: str) -> set[str]:
+    return {entry.name.lower() for entry in entries if entry.kind == kind and entry.sql}
+
+
+def _halves(entries: Sequence[Entry]) -> dict[str, tuple[str, ...]]:
+    """Return the search indexes of which a part is lost, with the triggers that belong to them.
+
+    hermes looks for one part and takes the others for granted: up to 0.15.2 for the index itself, later for the
+    triggers. So that it makes all of an index anew, nothing of it may be there.
+    """
+    triggers = _names(entries, "trigger")
+    views = _names(entries, "view") | _names(entries, "table")
+    indexes = {entry.name.lower(): entry for entry in entries if entry.is_virtual}
+    halves: dict[str, tuple[str, ...]] = {}
+    for name in SEARCH_TABLES:
+        own = tuple(f"{name}_{event}" for event in ("insert", "delete", "update"))
+        index = indexes.get(name)
+        content = None if index is None else re.search(r"\bcontent\s*=\s*'(\w+)'", index.sql)
+        whole = index is not None and triggers.issuperset(own) and (content is None or content[1].lower() in views)
+        usual = name != "messages_fts_cjk"
+        if not whole and (usual or index is not None or not triggers.isdisjoint(own)):
+            halves[name] = own
+    return halves
+
+
+def _note_of_search(names: list[str]) -> str:
+    return (
+        f"What makes the search index ({', '.join(names)}) is lost at least in part: hermes makes it anew when it "
+        "starts. Up to 0.15.2 it leaves it empty: doctor fix fills it then"
+    )
 
 
 def _best(ways: list[Way], score: Callable[[Way], Any]) -> list[Way]:
