@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import apsw
@@ -18,14 +18,15 @@ from hermes_doctor.rescue.account import LostRange, Rescue, Source, TableAccount
 from hermes_doctor.rescue.copying import Copy
 from hermes_doctor.rescue.filling import completed
 from hermes_doctor.rescue.forms import Form, FormColumn
+from hermes_doctor.rescue.indexed import Indexed, indexed
 from hermes_doctor.rescue.loose import Free, LoosePage, loose_pages, whose
 from hermes_doctor.rescue.missing import Missing, find_missing
-from hermes_doctor.rescue.pages import Cell, free_pages
+from hermes_doctor.rescue.pages import Cell, cuts_off_free_pages, free_pages, mark_behind_the_end
 from hermes_doctor.rescue.records import Record
 from hermes_doctor.rescue.schema import SCHEMA_FORM, Entry, forms_of, read_entries, shadows
 from hermes_doctor.rescue.trees import LostRowids, TreeWalk, claim
-from hermes_doctor.rescue.writing import NewFile, Row, is_unique, rowid_name
-from hermes_doctor.store.cells import quote
+from hermes_doctor.rescue.writing import NewFile, Row, is_unique
+from hermes_doctor.store.cells import BadText, quote
 from hermes_doctor.store.integrity import Kind, ask
 from hermes_doctor.store.trees import SCHEMA_ROOT
 
@@ -39,16 +40,20 @@ _LOCK_BYTE = 1 << 30
 #: Pages between two looks whether to stop.
 _OFTEN = 2048
 _LINES = 20
+#: More NULs in a row than are in a text for a reason; a disk loses many times as many at once.
+_WIPED = "\0" * 64
 #: What SQLite says of indexes; a table is sound even so.
 _OF_INDEXES = (Kind.COUNT, Kind.INDEX)
 
 #: Messages that are fewer than their session counted: how many of them, in how many sessions.
 _SHORT = """
-SELECT count(*), coalesce(sum(missing), 0)
-  FROM (SELECT s.message_count - (SELECT count(*) FROM messages AS m WHERE m.session_id = s.id) AS missing
+SELECT count(*), coalesce(sum(counted - there), 0)
+  FROM (SELECT s.message_count AS counted, coalesce(m.there, 0) AS there
           FROM sessions AS s
+          LEFT JOIN (SELECT session_id, count(*) AS there FROM messages GROUP BY session_id) AS m
+                 ON m.session_id = s.id
          WHERE typeof(s.message_count) = 'integer')
- WHERE missing > 0
+ WHERE counted > there
 """
 _ORPHANS = """
 SELECT count(DISTINCT session_id) FROM messages
@@ -104,6 +109,8 @@ class Reading:
         #: Pages of long rows from which a row was read already.
         self.followed = bytearray(self.pages.count + 2)
         self.is_wiped = False
+        #: Where it is not known which pages were given back: the rows that were not deleted, by their table.
+        self.indexed: dict[str, Indexed] = {}
         self.entries: list[Entry] = []
         #: Tables whose statement is lost.
         self.missing = Missing()
@@ -286,8 +293,8 @@ class Reading:
                 table.lost.append(LostRange(cell.number, cell.number, page, "what lies there is no row"))
             elif record.is_cut:
                 table.cut.append(_CutRow(page, cell, source, record.held))
-            elif record.ends_in_zeros and not self.copy.sound:
-                # Its last page may be as it was, or may have been wiped.
+            elif cell.overflow and not self.copy.sound and (record.ends_in_zeros or _looks_torn(record)):
+                # Its later pages may be as they were, or may have been wiped or torn.
                 table.cut.append(_CutRow(page, cell, Source.TORN, record.held))
             else:
                 yield cell.number, record.values
@@ -308,7 +315,17 @@ class Reading:
             return
         by_name = {table.form.table: table for table in self.tables}
         marks, known = free_pages(self.pages)
+        # A list that was lost cannot be told from one of a store that never had any.
+        none_is_listed = not any(marks)
+        mark_behind_the_end(self.pages, marks)
         free = Free(marks, known and self.copy.header)
+        if free.known and none_is_listed and not cuts_off_free_pages(self.pages):
+            connection, stop = self.copy.connection, self.new.stop
+            self.indexed = {
+                table.form.table: indexed(connection, table.form, gaps[table.form.table], stop)
+                for table in self.tables
+                if table.lost
+            }
         pages = loose_pages(
             self.pages, self.claimed, self._forms(), gaps, free, self._telling(range(2, self.pages.count + 1))
         )
@@ -326,6 +343,13 @@ class Reading:
         if found.source is not Source.LOOSE:
             table.later.setdefault(found.source, []).append(_page(found.page, found.cells))
             return
+        named = self.indexed.get(table.form.table)
+        if named is not None:
+            doubtful = [cell for cell in found.cells if cell.number not in named]
+            if doubtful:
+                table.later.setdefault(Source.FREE, []).append(_page(found.page, doubtful))
+                # Not all of it is a page that was lost.
+                found = replace(found, cells=[cell for cell in found.cells if cell.number in named], others=1)
         rows = list(self._rows(table, found.page, found.cells, Source.LOOSE))
         put_in = self.new.put(table.form, rows)
         account.saved[Source.LOOSE] = account.saved.get(Source.LOOSE, 0) + put_in
@@ -396,7 +420,7 @@ class Reading:
 
     def _is_filled(self, table: _Table, lost: LostRange) -> bool:
         """Whether a row is there for each rowid of a range."""
-        key = rowid_name(table.form)
+        key = table.form.rowid_name
         if lost.high is None or key is None:
             return False
         # SQLite gives no rowid below 1 by itself.
@@ -433,6 +457,11 @@ class Reading:
                     if name in known and isinstance(number, int):
                         counters[str(name)] = max(number, counters.get(str(name), number))
         return counters
+
+
+def _looks_torn(record: Record) -> bool:
+    """Whether a text of a row is as one is whose pages were written over."""
+    return any(isinstance(value, BadText) or (isinstance(value, str) and _WIPED in value) for value in record.values)
 
 
 def _page(number: int, cells: Iterable[Cell]) -> _Page:
