@@ -331,6 +331,11 @@ def stops_at_nul(connection: apsw.Connection, shape: Shape) -> bool | None:
     declared = declared_by(shape, name)
     if declared is None or _layout(shape, name) is Layout.UNKNOWN:
         return None
+    # An index of which a part was taken away cannot be asked.
+    parts = [f"{name}_docsize"] + ([f"{name}_content"] if declared.content is None else [])
+    there = f"SELECT count(DISTINCT name) FROM sqlite_schema WHERE name IN ({', '.join('?' for _ in parts)})"
+    if connection.execute(there, parts).fetchall() != [(len(parts),)]:
+        return None
     # Of an external index the messages themselves: its view may leave out by now what was put in before.
     texts = _texts(declared, name) if declared.content is None else "SELECT id, content AS text FROM messages"
     # docsize has the number of tokens of each text.

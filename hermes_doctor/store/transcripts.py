@@ -199,10 +199,10 @@ def missing_messages(stray: Stray) -> Iterator[Message]:
 
 def _stored(view: StoreView, sessions: Sequence[str]) -> dict[Cell, _Stored]:
     among, cells = in_keys("id", sessions)
-    reason = view.shape.column("sessions", "end_reason")
+    reason, time = view.shape.column("sessions", "end_reason"), view.shape.column("messages", "timestamp")
     rows = view.rows(
         f"""SELECT id, (SELECT count(*) FROM messages WHERE session_id = sessions.id),
-                   (SELECT max(timestamp) FROM messages WHERE session_id = sessions.id), {reason}
+                   (SELECT max({time}) FROM messages WHERE session_id = sessions.id), {reason}
               FROM sessions WHERE {among}""",
         cells,
     )

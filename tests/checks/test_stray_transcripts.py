@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from checks.stray_transcripts import CHECK
@@ -138,6 +139,17 @@ def test_only_plain_files_of_the_folder_are_read(home: Home, oracle: None) -> No
 def test_a_store_alone_has_no_transcripts(made: Callable[[str], Made]) -> None:
     home, _cases = made("0.13.0")
     assert findings_of(home.store, CHECK) == []
+
+
+def test_messages_without_times_are_compared_all_the_same(made: Callable[[str], Made]) -> None:
+    home, _cases = made("0.13.0")
+    before = findings_of(home.store, CHECK, home=home.path)
+    connection = apsw.Connection(str(home.store))
+    connection.execute("ALTER TABLE messages RENAME COLUMN timestamp TO at")
+    connection.close()
+    after = findings_of(home.store, CHECK, home=home.path)
+    assert before
+    assert {finding.key for finding in before} <= {finding.key for finding in after}
 
 
 @pytest.mark.parametrize("chain", [("0.13.0",), ("0.22.2",)], ids="+".join)

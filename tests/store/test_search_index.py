@@ -23,6 +23,7 @@ from hermes_doctor.store.search_index import (
     layouts,
     match_trigrams,
     pending_range,
+    stops_at_nul,
     unchecked,
 )
 from hermes_doctor.store.shape import read_shape
@@ -667,4 +668,16 @@ def test_without_such_texts_nothing_is_changed(home: Home, version: str) -> None
         run(view, "UPDATE messages SET content = char(0) || 'a' WHERE id = 1")
     with writing(home.store) as view:
         # Too short to tell.
+        assert match_trigrams(view.reader.connection, view.shape) is False
+
+
+@pytest.mark.parametrize("part", ["docsize", "content"])
+def test_an_index_that_lost_a_part_tells_nothing(home: Home, part: str) -> None:
+    write_chat(home, "0.13.0")
+    with writing(home.store) as view:
+        run(view, "UPDATE messages SET content = 'abcd' || char(0) || 'efgh' WHERE id = 1")
+        assert stops_at_nul(view.reader.connection, view.shape) is not None
+        view.reader.connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+        run(view, f"DROP TABLE messages_fts_trigram_{part}")
+        assert stops_at_nul(view.reader.connection, view.shape) is None
         assert match_trigrams(view.reader.connection, view.shape) is False
