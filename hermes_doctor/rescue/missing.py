@@ -39,6 +39,8 @@ _NEEDED = {
 _SEQUENCE = Form("sqlite_sequence", (FormColumn("name", "BLOB"), FormColumn("seq", "BLOB")))
 _MAKES_SEQUENCE = "CREATE TABLE sqlite_sequence(name,seq)"
 _NOTES = Form("sqlite_stat1", tuple(FormColumn(name, "BLOB") for name in ("tbl", "idx", "stat")))
+#: The table of rows that only look like those of one.
+_FOREIGN = ""
 #: Kinds of rows, pages and rows that are looked at to tell one order from another.
 _MOST_SHAPES, _MOST_PAGES, _MOST_ROWS = 300, 4000, 400
 #: What kind a value is, by its serial type: NULL, an integer, the number 0, bytes, text.
@@ -89,12 +91,12 @@ _EARLIEST = 1e9
 class Missing:
     """What was found: ``entries``: as the schema would have them, ``lost``: rowids that their trees may not lead to.
 
-    ``others``: forms of what SQLite itself made, so that its pages are not taken for those of a table.
+    ``foreign``: where trees begin that are not of a table of a release, so that they are not taken for one's.
     """
 
     entries: list[Entry] = field(default_factory=list)
     lost: dict[str, list[LostRange]] = field(default_factory=dict)
-    others: list[Form] = field(default_factory=list)
+    foreign: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     #: Search indexes of which a part has no statement any more, and their triggers.
@@ -164,6 +166,7 @@ class _Search:
         self.empty: list[int] = []
         self.branches: list[int] = []
         self.led_to: set[int] = set()
+        self.foreign: list[int] = []
         self.zeros = 0
         self.shapes: Counter[tuple[int, ...]] = Counter()
         #: Pages that hold one number and nothing else.
@@ -183,12 +186,10 @@ class _Search:
         if forms and not self._is_a_store(forms):
             absent, forms = [], {}
         tops = self._tops(forms)
-        if self.lost and _SEQUENCE.table not in self.present:
-            found.others = [_SEQUENCE, _NOTES]
-            if len(tops.get(_SEQUENCE.table, [])) == 1:
-                found.entries.append(
-                    Entry("table", _SEQUENCE.table, _SEQUENCE.table, tops[_SEQUENCE.table][0], _MAKES_SEQUENCE)
-                )
+        counters = tops.get(_SEQUENCE.table, [])
+        if _SEQUENCE.table not in _names(self.entries, "table") and len(counters) == 1:
+            found.entries.append(Entry("table", _SEQUENCE.table, _SEQUENCE.table, counters[0], _MAKES_SEQUENCE))
+        found.foreign = self.foreign
         nothing_left = [table for table in absent if not tops.get(table)]
         if not self.lost:
             # Its schema is whole: what it does not name and what has no rows was never there.
@@ -370,10 +371,13 @@ class _Search:
             table = None if number in self.led_to else self._whose(forms, number)
             if table is not None:
                 tops.setdefault(table, []).append(number)
+                if table not in forms:
+                    self.foreign.append(number)
         self.empty = [number for number in self.empty if number not in self.led_to]
         return tops
 
     def _whose(self, forms: dict[str, Form], top: int) -> str | None:
+        """Return the table of a tree; _FOREIGN where only the kinds of its values are as in one; None for others."""
         number = next((page for share in _WAYS_DOWN if (page := self._leaf_below(top, share))), None)
         leaf = None if number is None else self.pages.leaf(number)
         if number is None or leaf is None:
@@ -396,7 +400,11 @@ class _Search:
         taken = [layout for layout in layouts if form.takes(layout)]
         values = sum(len(layout.types) for layout in taken)
         odd_kinds = sum(_unusual(form, layout.types) for layout in taken)
-        return table if 10 * len(taken) >= 9 * len(layouts) and 10 * odd_kinds <= values else None
+        if 10 * len(taken) < 9 * len(layouts) or 10 * odd_kinds > values:
+            return None
+        if table not in _CONVERSATIONS and 2 * self._odd_rows(number, form) > len(leaf.cells[:_LOOKED_AT]):
+            return _FOREIGN
+        return table
 
     def _is_whole(self, table: str) -> bool:
         """Whether a table has a statement, and nothing of its tree is lost."""
@@ -500,7 +508,7 @@ def _halves(entries: Sequence[Entry]) -> dict[str, tuple[str, ...]]:
 def _note_of_search(names: list[str]) -> str:
     return (
         f"What makes the search index ({', '.join(names)}) is lost at least in part: hermes makes it anew when it "
-        "starts. Up to 0.15.2 it leaves it empty: doctor fix fills it then"
+        "starts. Up to 0.15.2 it leaves it empty: doctor fix --check search-index --unsafe --apply fills it then"
     )
 
 

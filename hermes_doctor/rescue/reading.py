@@ -182,6 +182,8 @@ class Reading:
         self.missing = find_missing(self.pages, self.entries, lost, header=self.copy.header, numbers=numbers)
         self.entries = self.missing.completed(self.entries)
         self.result.notes += self.missing.notes
+        for page in self.missing.foreign:
+            claim(self.pages, page, self.claimed)
         beside = shadows(self.entries)
 
         def failed(entry: Entry, why: str) -> None:
@@ -362,7 +364,7 @@ class Reading:
         if self._known_forms is None:
             beside = shadows(self.entries)
             others = [form for entry, form in forms_of(self.entries) if entry.name.lower() in beside]
-            forms = [table.form for table in self.tables] + others + self.missing.others + [SCHEMA_FORM]
+            forms = [table.form for table in self.tables] + others + [SCHEMA_FORM]
             self._known_forms = [form for form in forms if not form.without_rowid]
         return self._known_forms
 

@@ -57,7 +57,7 @@ def read_tables(store: Path) -> tuple[Tables, dict[str, bool]]:
         connection.close()
 
 
-def known(made: Mapping[str, tuple[Tables, dict[str, bool]]]) -> dict[str, Any]:
+def known(made: dict[str, tuple[Tables, dict[str, bool]]]) -> dict[str, Any]:
     """What the data file holds, from what each release makes, oldest first; one that does not fit fails."""
     newest, counted = made[next(reversed(made))]
     return {
@@ -111,7 +111,7 @@ def _column(
     return facts
 
 
-def _dated(made: Mapping[str, tuple[Tables, dict[str, bool]]], table: str, column: Column) -> Column:
+def _dated(made: dict[str, tuple[Tables, dict[str, bool]]], table: str, column: Column) -> Column:
     """The column with the release since which it is there, where that is not the table's first."""
     having = [version for version, (tables, _) in made.items() if column in tables.get(table, [])]
     first = _since(version for version, (tables, _) in made.items() if table in tables)

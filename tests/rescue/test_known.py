@@ -27,6 +27,10 @@ CHAIN = ("0.13.0", "0.22.2")
 SIZE = 4096
 HEADER = 100
 
+_ORDINARY = """
+SELECT name FROM pragma_table_list WHERE type = 'table' AND schema = 'main' AND name NOT LIKE 'sqlite%'
+"""
+
 #: A table's rows by their rowids, each with its values by the names of their columns.
 Tables = dict[str, dict[int, dict[str, Any]]]
 
@@ -193,7 +197,7 @@ def test_a_strangers_database_gets_no_table_of_hermes(store: Path, new: Path, ki
         store,
         *statements,
         "CREATE TABLE t3_n (n)",
-        "INSERT INTO t3_n WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400) SELECT i FROM n",
+        "INSERT INTO t3_n WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n LIMIT 400) SELECT * FROM n",
         *rows,
     )
     first = min(tables_of_schema(store).values())
@@ -299,13 +303,7 @@ def schema_of(store: Path) -> set[str]:
 def tables_in(store: Path) -> Tables:
     """All that the ordinary tables hold, whatever the order of their columns."""
     with closing(apsw.Connection(str(store))) as connection:
-        names = [
-            str(name)
-            for (name,) in connection.execute(
-                "SELECT name FROM pragma_table_list WHERE type = 'table' AND schema = 'main' AND name NOT LIKE 'sqlite%'"
-            )
-        ]
-        return {name: _rows(connection, name) for name in names}
+        return {str(name): _rows(connection, str(name)) for (name,) in connection.execute(_ORDINARY).fetchall()}
 
 
 def _rows(connection: apsw.Connection, table: str) -> dict[int, dict[str, Any]]:
