@@ -127,6 +127,9 @@ def _doubts(account: TableAccount, limit: int) -> Iterator[str]:
         )
     if torn:
         yield f"{_rows(torn, name)} from torn pages: a text may be mixed up with another."
+    if account.saved.get(Source.LOG):
+        log = _rows(account.saved[Source.LOG], name)
+        yield f"{log} from behind a broken part of the log: they may have been changed or deleted later."
     if account.doubtful and limit:
         yield f"Look at these before you rely on them: {name}, {_spans(account, account.doubtful, limit)}."
     if account.cut:

@@ -25,6 +25,8 @@ class Source(enum.StrEnum):
     TORN = "torn"
     #: In a page that was given back: the row may have been deleted, or changed later.
     FREE = "free"
+    #: In a part of the log that SQLite does not go by, for a frame before it is broken.
+    LOG = "log"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class TableAccount:
     @property
     def doubtful_rows(self) -> int:
         """Rows of which it is not sure that they are as the store last had them."""
-        return self.saved.get(Source.TORN, 0) + self.saved.get(Source.FREE, 0)
+        return sum(self.saved.get(source, 0) for source in (Source.TORN, Source.FREE, Source.LOG))
 
     @property
     def is_whole(self) -> bool:

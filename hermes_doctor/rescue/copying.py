@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import apsw
@@ -38,7 +39,9 @@ class Copy:
     """A private copy as it is read from now on.
 
     ``connection``: SQLite's, where it can open the copy at all. ``sound``: SQLite finds nothing wrong with it.
-    ``header``: its first page begins as it should. ``notes``: what a person has to know of the choice.
+    ``header``: its first page begins as it should. ``notes``: what a person has to know of the choice. ``behind``: the
+    pages as the log has them behind a frame that is broken, where hermes went on; None where there is no such part, and
+    ``behind_numbers``: which pages these are.
     """
 
     store: Path
@@ -47,9 +50,13 @@ class Copy:
     sound: bool
     header: bool
     notes: list[str] = field(default_factory=list)
+    behind: Pages | None = None
+    behind_numbers: tuple[int, ...] = ()
 
     def close(self) -> None:
         """Let go of the files."""
+        if self.behind is not None:
+            self.behind.close()
         if self.connection is not None:
             self.connection.close()
         self.pages.close()
@@ -188,20 +195,29 @@ def _opened(store: Path, stop: Stop, notes: list[str], stack: ExitStack) -> Copy
         if connection is not None:
             connection.close()
         connection = None
-    pages = _pages(store, log=_size(sidecar(store, "-wal")) > LOG_HEADER_BYTES)
+    wal = sidecar(store, "-wal")
+    pages = _pages(store, log=_size(wal) > LOG_HEADER_BYTES)
     header = pages.page(1)[: len(_MAGIC)] == _MAGIC
     copy = Copy(store, pages, connection, sound, header, notes)
     stack.callback(copy.close)
+    if _size(wal) > LOG_HEADER_BYTES:
+        behind = _frames(wal, pages.size, _known_frames(store, pages.size) or 0, None)
+        if behind:
+            copy.behind, copy.behind_numbers = pages.with_newer(behind), tuple(sorted(behind))
     return copy
 
 
 def _pages(store: Path, *, log: bool) -> Pages:
-    """Read a copy by hand from now on, with what its log has of it."""
+    """Read a copy by hand from now on, with what its log has of it.
+
+    SQLite has proved the sums of the log's frames when it opened the copy, and says in the log's index how far they
+    hold. Where it could not open it, frames count up to the last that ends a transaction and is of the same log.
+    """
     with store.open("rb") as file:
         header = file.read(HEADER_BYTES)
     wal = sidecar(store, "-wal")
     size = _page_size(header) or (_page_size_of_log(wal) if log else None)
-    newer = _newer(store, wal, size) if log else {}
+    newer = _frames(wal, size, 0, _known_frames(store, size)) if log and size is not None else {}
     if size is None:
         size = _guessed_page_size(store)
     reserved = header[20] if header.startswith(_MAGIC) and header[20] < size // 4 else 0
@@ -221,14 +237,8 @@ def _page_size_of_log(log: Path) -> int | None:
     return size if int.from_bytes(header[:4], "big") in _LOG_MAGICS and size in _PAGE_SIZES else None
 
 
-def _newer(store: Path, log: Path, size: int | None) -> dict[int, int]:
-    """Return where the last copy of each page lies in the log, as far as SQLite goes by it.
-
-    SQLite has proved the sums of the frames when it opened the copy, and says in the log's index how far they hold.
-    Where it could not open it, frames count up to the last that ends a transaction and is of the same log.
-    """
-    if size is None:
-        return {}
+def _known_frames(store: Path, size: int) -> int | None:
+    """Return how many frames of the log SQLite goes by, None where it cannot open the copy."""
     with suppress(apsw.Error):
         connection = connect(store, "mode=rw")
         try:
@@ -237,28 +247,31 @@ def _newer(store: Path, log: Path, size: int | None) -> dict[int, int]:
         finally:
             connection.close()
         if known is not None and known.index.page_size == size:
-            return dict(_frames(log, size, known.index.frames))
-    return dict(_frames(log, size, None))
+            return known.index.frames
+    return None
 
 
-def _frames(log: Path, size: int, most: int | None) -> dict[int, int]:
+def _frames(log: Path, size: int, first: int, end: int | None) -> dict[int, int]:
+    """Return where the last copy of each page lies in the log, of those frames that a transaction's end follows.
+
+    ``first`` and ``end``: the frames that are looked at, counted from 0; None for all that follow.
+    """
     newer: dict[int, int] = {}
     waiting: dict[int, int] = {}
     with log.open("rb") as file:
         salts = file.read(LOG_HEADER_BYTES)[16:24]
-        frame = 0
-        while most is None or frame < most:
+        for frame in count(first) if end is None else range(first, end):
+            place = frame_at(frame, size, LOG_HEADER_BYTES)
+            file.seek(place - FRAME_HEADER_BYTES)
             header = file.read(FRAME_HEADER_BYTES)
-            if len(header) < FRAME_HEADER_BYTES or header[8:16] != salts:
+            # What was left of an earlier round has other salts.
+            if header[8:16] != salts or place + size > _size(log):
                 break
-            number = int.from_bytes(header[:4], "big")
-            if not number or len(file.read(size)) < size:
-                break
-            waiting[number] = frame_at(frame, size, LOG_HEADER_BYTES)
+            waiting[int.from_bytes(header[:4], "big")] = place
             if header[4:8] != bytes(4):
                 newer.update(waiting)
                 waiting.clear()
-            frame += 1
+    newer.pop(0, None)
     return newer
 
 

@@ -87,6 +87,11 @@ class Pages:
         if self._log is not None:
             self._log.close()
 
+    def with_newer(self, newer: Mapping[int, int]) -> Pages:
+        """Return the same pages, but that more of them are newer in the log."""
+        reserved = self.size - self.usable
+        return Pages(Path(self._file.name), self.size, reserved, self.encoding, {**self._newer, **newer})
+
     def __enter__(self) -> Pages:
         return self
 

@@ -135,6 +135,7 @@ class Reading:
         for table in self.tables:
             with self.new.transaction():
                 self._put_cut(table)
+        self._read_behind()
         for table in self.tables:
             self._account(table)
         self._count_what_is_missing()
@@ -408,6 +409,41 @@ class Reading:
             return self.new.put(table.form, [(row.cell.number, record.values)]) == 1
         values = completed(self.new.connection, table.form, row.cell.number, record)
         return values is not None and self.new.put_named(table.form, row.cell.number, values)
+
+    def _read_behind(self) -> None:
+        """Read what hermes wrote to the log behind a broken frame: rows with rowids that none had before."""
+        behind = self.copy.behind
+        if behind is None:
+            return
+        highest = {table.form.table: self._highest(table) for table in self.tables if table.form.rowid_name}
+        by_name = {table.form.table: table for table in self.tables}
+        with self.new.transaction():
+            for number in self.copy.behind_numbers:
+                self.check()
+                leaf = behind.leaf(number)
+                cells = [] if leaf is None else leaf.cells
+                tables = whose(self._forms(), [behind.layout(number, cell) for cell in cells])
+                if len(tables) != 1 or tables[0] not in highest:
+                    continue
+                table = by_name[tables[0]]
+                records = ((cell.number, behind.record(number, cell)) for cell in cells)
+                rows = [
+                    (rowid, record.values)
+                    for rowid, record in records
+                    if rowid > highest[tables[0]] and record is not None and not record.is_cut
+                ]
+                put_in = self.new.put(table.form, rows, table.doubtful.append)
+                table.account.saved[Source.LOG] = table.account.saved.get(Source.LOG, 0) + put_in
+        self.result.notes.append(
+            "The write-ahead log is broken in its midst, and SQLite goes by what is before that: new rows from behind "
+            "it were saved, changes and deletions that were written there are not known"
+        )
+
+    def _highest(self, table: _Table) -> int:
+        """Return the highest rowid that the table ever had, as far as is known."""
+        key = table.form.rowid_name
+        there = self.new.connection.execute(f"SELECT max({key}) FROM {quote(table.form.table)}").get
+        return max(there if isinstance(there, int) else 0, self._counters().get(table.form.table, 0))
 
     def _account(self, table: _Table) -> None:
         account = table.account

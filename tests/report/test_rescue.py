@@ -210,11 +210,11 @@ def test_the_document_has_all_of_it() -> None:
         "schema_version": 31,
         "bytes": 65536,
     }
-    assert document["tables"][0]["saved"] == {"in-place": 18, "loose": 0, "torn": 0, "free": 0}
+    assert document["tables"][0]["saved"] == {"in-place": 18, "loose": 0, "torn": 0, "free": 0, "log": 0}
     assert document["tables"][1] == {
         "name": "messages",
         "read_by": "pages",
-        "saved": {"in-place": 61_000, "loose": 5, "torn": 2, "free": 7},
+        "saved": {"in-place": 61_000, "loose": 5, "torn": 2, "free": 7, "log": 0},
         "rows": 61_014,
         "cut": 4,
         "left_out": 1_001,
