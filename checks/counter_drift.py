@@ -41,7 +41,7 @@ from collections.abc import Iterator, Sequence
 
 from hermes_doctor.engine.model import Check, Finding, Fold, FoldRule, Safety, Severity, Told
 from hermes_doctor.store.cells import Key
-from hermes_doctor.store.counters import MESSAGES, CallSums, Drift, Miscount, calls_sql, drifts
+from hermes_doctor.store.counters import MESSAGES, CallSums, Drift, Miscount, calls_sql, drifts, summed_up
 from hermes_doctor.store.shape import Shape
 from hermes_doctor.store.view import StoreView
 
@@ -54,7 +54,7 @@ _WORDS = {MESSAGES: "message"}
 
 
 def _told(shape: Shape) -> Told:
-    return Told(totals=(calls_sql(shape),))
+    return Told(totals=(calls_sql(shape),), condense=summed_up)
 
 
 class _Counts(CallSums, Fold):

@@ -212,8 +212,9 @@ class Told:
     second condition, which those rows are asked by themselves: for what looks up others. ``totals``: aggregate
     expressions of SQL, for what SQLite can add up of all rows by itself: that is many times faster than to be told row
     by row. ``neighbours``: columns of which ``where`` may also name those of the rows with the next rowids, as
-    ``column_before`` and ``column_behind``: NULL where there is no such row, or no such column. Text goes in as a blob
-    (``CAST(x AS BLOB)``), for text that is no text cannot be handed over.
+    ``column_before`` and ``column_behind``: NULL where there is no such row, or no such column. ``condense``: makes
+    less of what each of the totals comes to, which is kept for the next scan. Text goes in as a blob (``CAST(x AS
+    BLOB)``), for text that is no text cannot be handed over.
     """
 
     where: str = "0"
@@ -221,6 +222,7 @@ class Told:
     also: str = "1"
     totals: tuple[str, ...] = ()
     neighbours: tuple[str, ...] = ()
+    condense: Callable[[Cell], Cell] | None = None
 
 
 @dataclass(frozen=True)

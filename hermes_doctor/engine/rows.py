@@ -209,18 +209,20 @@ def sifter_of(laid_over: Pass, view: StoreView) -> Sifter:
     of each fold its totals, and the rowids that it is to be told of. Rowids are None where there are none.
     """
     totals: list[str] = []
-    clean: dict[int, Callable[[Cell], bool]] = {}
+    less: dict[int, Callable[[Cell], Cell]] = {}
     for laid in laid_over.laid:
         totals.append(_keys_of(laid_over, laid.condition if laid.sieve is None else laid.sieve.rest))
         if laid.sieve is not None:
-            clean[len(totals)] = laid.sieve.clean
+            less[len(totals)] = laid.sieve.clean
             totals.append(laid.sieve.gathered)
     for each in laid_over.folded:
+        if each.told.condense is not None:
+            less |= dict.fromkeys(range(len(totals), len(totals) + len(each.told.totals)), each.told.condense)
         totals += each.told.totals
         totals.append(_keys_of(laid_over, each.told.where))
 
     def condense(values: Values) -> Values:
-        return tuple(clean[place](value) if place in clean else value for place, value in enumerate(values))
+        return tuple(less[place](value) if place in less else value for place, value in enumerate(values))
 
     neighbours = {
         column: view.shape.column(laid_over.table.name, column)

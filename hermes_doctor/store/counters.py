@@ -109,15 +109,15 @@ class CallSums:
     _sums: dict[Cell, int] = field(default_factory=dict)
 
     def add(self, *totals: Cell) -> None:
-        """Take in some rows: what `calls_sql` comes to."""
+        """Take in some rows: what `calls_sql` comes to, be it summed up or not."""
         (listed,) = totals
         # A table without any row comes to an empty list.
         if not isinstance(listed, str) or not listed:
             return
-        for line, times in Counter(listed.split("\n")).items():
+        for line in listed.split("\n"):
             session, _, length = line.partition(" ")
             key = bytes.fromhex(session)
-            self._sums[key] = self._sums.get(key, 0) + int(length) * times
+            self._sums[key] = self._sums.get(key, 0) + int(length)
 
     def drifts(self) -> Iterator[Drift]:
         """Give all sessions whose counters the rows do not explain, once all rows were seen."""
@@ -142,6 +142,17 @@ def calls_sql(shape: Shape) -> str:
     line = f"hex(CAST(session_id AS BLOB)) || ' ' || {length_sql('tool_calls')}"
     has_calls = f"tool_calls IS NOT NULL AND {active} = 1 AND {role} = 'assistant'"
     return f"group_concat({line}, char(10)) FILTER (WHERE {has_calls})"
+
+
+def summed_up(listed: Cell) -> Cell:
+    """Return what `calls_sql` comes to with one line for each session: there are far fewer of them than of rows."""
+    if not isinstance(listed, str) or not listed:
+        return None
+    sums: dict[str, int] = {}
+    for line, times in Counter(listed.split("\n")).items():
+        session, _, length = line.partition(" ")
+        sums[session] = sums.get(session, 0) + int(length) * times
+    return "\n".join(f"{session} {calls}" for session, calls in sums.items())
 
 
 def _disagreeing(view: StoreView, calls: Mapping[Cell, int]) -> Iterator[Key]:
