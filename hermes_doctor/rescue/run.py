@@ -6,6 +6,7 @@ Nothing is written but inside a private folder, until the new file is whole; the
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from hermes_doctor.rescue.reading import Reading
 from hermes_doctor.rescue.writing import NewFile
 from hermes_doctor.store.integrity import ask
 from hermes_doctor.store.opening import MovedError
+from hermes_doctor.store.shape import read_shape
 
 #: Room that is left free beside the copy and the new file.
 _SPARE_BYTES = 16 << 20
@@ -98,11 +100,13 @@ class _Work:
         self.stop = stop
         self.deadline = deadline
         self.progress = progress
+        #: The id of the user whose store it is.
+        self.owner = -1
 
     def run(self, stack: ExitStack) -> None:
         """Do all of it. Raises Stopped, StoreProblem, OSError and apsw.Error for what stands in the way."""
         bundle = look_at(self.result.ref.path)
-        self.result.bytes = bundle.size
+        self.result.bytes, self.owner = bundle.size, bundle.owner
         obstacle = self._obstacle(bundle)
         if obstacle is not None:
             self.result.end("refused", ExitCode.REFUSED, *obstacle)
@@ -120,6 +124,7 @@ class _Work:
         stack.callback(new.close)
         reading = Reading(copy, new, self.result, self.tell, self.check)
         reading.read()
+        self.result.schema_version = read_shape(new.connection).schema_version
         of_hermes = any(table.name.lower() in _CORE for table in self.result.tables)
         if copy.sound and not of_hermes:
             self._not_hermes(bundle)
@@ -232,8 +237,8 @@ class _Work:
         ref = StoreRef(path, None, self.result.ref.profile)
         options = ScanOptions(deadline=self.deadline)
         fix = apply_store(ref, self.chosen, options, backup="never", stop=self.stop, progress=self._ticking)
-        self.check()
         try:
+            self.check()
             self.result.sessions_given = sum(
                 change.check == "orphan-messages" and change.state == "applied" for change in fix.changes
             )
@@ -251,7 +256,6 @@ class _Work:
         scan = scan_store(ref, self.chosen.checks, ScanOptions(deadline=self.deadline), self._ticking)
         try:
             self.check()
-            self.result.schema_version = scan.schema_version
             found = sum(each.count for each in scan.checks)
             if scan.condition is Condition.NOT_HERMES:
                 self.result.notes.append("The new file is no whole store of hermes: a table, or a column, is not there")
@@ -282,6 +286,7 @@ class _Work:
         with path.open("rb") as file:
             os.fsync(file.fileno())
         path.chmod(0o600)
+        _leave_to(path, self.owner)
         target = self.output.absolute()
         try:
             # A link is refused where something is there; a new name would replace it.
@@ -317,6 +322,12 @@ class _Work:
             self.result.end("rescued", ExitCode.CLEAN, None, step)
         else:
             self.result.end("partly-rescued", ExitCode.FINDINGS, None, step)
+
+
+def _leave_to(path: Path, owner: int) -> None:
+    """Give a file to the user whose store it was saved from: hermes could not open what root keeps to itself."""
+    if sys.platform != "win32" and os.geteuid() == 0:
+        os.chown(path, owner, -1)
 
 
 def _taken(path: Path) -> tuple[str, str]:
