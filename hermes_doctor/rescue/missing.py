@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -175,6 +176,7 @@ class _Search:
         self._shapes_of: dict[str, list[tuple[int, ...]]] = {}
         self._odds: dict[tuple[str, tuple[str, ...]], int] = {}
         self._samples: dict[str, list[list[Value]]] = {}
+        self._whole: dict[str, bool] = {}
 
     def find(self, numbers: Iterable[int]) -> Missing:
         self._survey(numbers)
@@ -389,6 +391,8 @@ class _Search:
         layouts = list(self._layouts(number, leaf.cells[:_LOOKED_AT]))
         all_forms = {SCHEMA_FORM.table: SCHEMA_FORM, **self.present, **forms}
         known = {table: all_forms[table] for table in whose(list(all_forms.values()), layouts)}
+        if not known.keys() & forms.keys():
+            return None
         if len(known) > 1:
             # A page of a table that is whole would not be loose.
             known = {table: form for table, form in known.items() if not self._is_whole(table)}
@@ -408,13 +412,14 @@ class _Search:
 
     def _is_whole(self, table: str) -> bool:
         """Whether a table has a statement, and nothing of its tree is lost."""
-        entry = next((e for e in self.entries if e.kind == "table" and e.name.lower() == table and e.sql), None)
-        if entry is None or table not in self.present:
-            return False
-        walk = TreeWalk(self.pages, entry.root, self.present[table], bytearray(self.pages.count + 2))
-        for _ in walk:
-            pass
-        return not walk.lost
+        if table not in self._whole:
+            entry = next((e for e in self.entries if e.kind == "table" and e.name.lower() == table and e.sql), None)
+            if entry is None or table not in self.present:
+                self._whole[table] = False
+            else:
+                walk = TreeWalk(self.pages, entry.root, self.present[table], bytearray(self.pages.count + 2))
+                self._whole[table] = all(found.cells for found in walk) and not walk.lost
+        return self._whole[table]
 
     def _odd_rows(self, number: int, form: Form) -> int:
         names = tuple(column.name for column in form.columns)
@@ -444,6 +449,10 @@ class _Search:
             return self.roots[form.table], []
         if len(tops) != 1 and (self.free_known or not tops):
             return 0, []
+        # A page is gone that no loss in the schema explains: it may have been above this one.
+        more_is_lost = all(each.one_page for each in self.lost) and self.zeros > len(self.lost)
+        if len(tops) == 1 and not more_is_lost:
+            return tops[0], []
         walks = {top: self._walk(form, top) for top in tops}
         top = max(walks, key=lambda top: walks[top].rows)
         walk = walks.pop(top)
@@ -453,8 +462,6 @@ class _Search:
             return top, []
         low = min((other.low for other in walks.values()), default=walk.low)
         high = max((other.high for other in walks.values()), default=walk.high)
-        # A page is gone that no loss in the schema explains: it may have been above this one.
-        more_is_lost = all(each.one_page for each in self.lost) and self.zeros > len(self.lost)
         lost = []
         if low < walk.low or more_is_lost:
             lost.append(LostRange(None, walk.low - 1, None, NO_ROOT))
@@ -519,7 +526,12 @@ def _best(ways: list[Way], score: Callable[[Way], Any]) -> list[Way]:
 
 
 def _shape(layout: Layout) -> tuple[int, ...]:
-    return tuple(_kind(kind) for kind in layout.types)
+    return _kinds(layout.types)
+
+
+@lru_cache(maxsize=4096)
+def _kinds(types: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(_kind(kind) for kind in types)
 
 
 def _kind(kind: int) -> int:
