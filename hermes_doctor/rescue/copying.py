@@ -7,6 +7,7 @@ its file is replayed by SQLite without a question, and ruins it. So both are loo
 from __future__ import annotations
 
 import os
+import struct
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -32,6 +33,7 @@ _LOOKED_AT = 400
 #: A frame that ends a transaction says how many pages the file has then.
 _DEFAULT_PAGE = 4096
 _LINES = 20
+_SPARE_PAGES = 1000
 
 
 @dataclass
@@ -201,7 +203,7 @@ def _opened(store: Path, stop: Stop, notes: list[str], stack: ExitStack) -> Copy
     copy = Copy(store, pages, connection, sound, header, notes)
     stack.callback(copy.close)
     if _size(wal) > LOG_HEADER_BYTES:
-        behind = _frames(wal, pages.size, _known_frames(store, pages.size) or 0, None)
+        behind = _frames(wal, pages.size, _known_frames(store, pages.size), None)
         if behind:
             copy.behind, copy.behind_numbers = pages.with_newer(behind), tuple(sorted(behind))
     return copy
@@ -211,13 +213,17 @@ def _pages(store: Path, *, log: bool) -> Pages:
     """Read a copy by hand from now on, with what its log has of it.
 
     SQLite has proved the sums of the log's frames when it opened the copy, and says in the log's index how far they
-    hold. Where it could not open it, frames count up to the last that ends a transaction and is of the same log.
+    hold. Where it could not open it, they are proved here.
     """
     with store.open("rb") as file:
-        header = file.read(HEADER_BYTES)
+        header = file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
     wal = sidecar(store, "-wal")
     size = _page_size(header) or (_page_size_of_log(wal) if log else None)
     newer = _frames(wal, size, 0, _known_frames(store, size)) if log and size is not None else {}
+    if 1 in newer:
+        with wal.open("rb") as file:
+            file.seek(newer[1])
+            header = file.read(HEADER_BYTES)
     if size is None:
         size = _guessed_page_size(store)
     reserved = header[20] if header.startswith(_MAGIC) and header[20] < size // 4 else 0
@@ -237,8 +243,8 @@ def _page_size_of_log(log: Path) -> int | None:
     return size if int.from_bytes(header[:4], "big") in _LOG_MAGICS and size in _PAGE_SIZES else None
 
 
-def _known_frames(store: Path, size: int) -> int | None:
-    """Return how many frames of the log SQLite goes by, None where it cannot open the copy."""
+def _known_frames(store: Path, size: int) -> int:
+    """Return how many frames of the log SQLite goes by; where it cannot open the copy, how many are proved by sums."""
     with suppress(apsw.Error):
         connection = connect(store, "mode=rw")
         try:
@@ -248,7 +254,37 @@ def _known_frames(store: Path, size: int) -> int | None:
             connection.close()
         if known is not None and known.index.page_size == size:
             return known.index.frames
-    return None
+    return proved_frames(sidecar(store, "-wal"), size)
+
+
+def proved_frames(log: Path, size: int) -> int:
+    """Return how many frames of a log have the sums that it gives, from the first on, as SQLite's format has it."""
+    with log.open("rb") as file:
+        header = file.read(LOG_HEADER_BYTES)
+        if len(header) < LOG_HEADER_BYTES or int.from_bytes(header[:4], "big") not in _LOG_MAGICS:
+            return 0
+        # The lowest bit says in which order of bytes the sums are made.
+        order = ">" if header[3] & 1 else "<"
+        sums = _add((0, 0), header[:24], order)
+        if header[24:32] != struct.pack(">2I", *sums):
+            return 0
+        for frame in count():
+            head, data = file.read(FRAME_HEADER_BYTES), file.read(size)
+            if len(data) < size or head[8:16] != header[16:24]:
+                return frame
+            sums = _add(_add(sums, head[:8], order), data, order)
+            if head[16:24] != struct.pack(">2I", *sums):
+                return frame
+    raise AssertionError("a log has an end")
+
+
+def _add(sums: tuple[int, int], data: bytes, order: str) -> tuple[int, int]:
+    first, second = sums
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for one, other in zip(words[::2], words[1::2], strict=True):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + other + first) & 0xFFFFFFFF
+    return first, second
 
 
 def _frames(log: Path, size: int, first: int, end: int | None) -> dict[int, int]:
@@ -258,6 +294,8 @@ def _frames(log: Path, size: int, first: int, end: int | None) -> dict[int, int]
     """
     newer: dict[int, int] = {}
     waiting: dict[int, int] = {}
+    # No page is numbered far beyond all that there are: such a number was written over.
+    most = 2 * ((_size(log.with_name(log.name.removesuffix("-wal"))) + _size(log)) // size) + _SPARE_PAGES
     with log.open("rb") as file:
         salts = file.read(LOG_HEADER_BYTES)[16:24]
         for frame in count(first) if end is None else range(first, end):
@@ -267,11 +305,12 @@ def _frames(log: Path, size: int, first: int, end: int | None) -> dict[int, int]
             # What was left of an earlier round has other salts.
             if header[8:16] != salts or place + size > _size(log):
                 break
-            waiting[int.from_bytes(header[:4], "big")] = place
+            number = int.from_bytes(header[:4], "big")
+            if 0 < number <= most:
+                waiting[number] = place
             if header[4:8] != bytes(4):
                 newer.update(waiting)
                 waiting.clear()
-    newer.pop(0, None)
     return newer
 
 

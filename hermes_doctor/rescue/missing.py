@@ -181,6 +181,9 @@ class _Search:
     def find(self, numbers: Iterable[int]) -> Missing:
         self._survey(numbers)
         found = Missing()
+        if not (self.leaves or self.branches or self.empty):
+            # Which way would fit best takes seconds to tell.
+            return found
         way, guessed = self._way()
         absent = [table for table in self.absent if self.known.has(table, way[-1])]
         ways = {table: self._way_of(table, way) for table in absent}
