@@ -6,12 +6,15 @@ its own. A message counts where every column is as it was; whatever else is hand
 ends with 1 where the doctor saves fewer messages than one of the others, or breaks a promise (tests/whole/rescued.py),
 and says by which command that comes again.
 
+Most of the time goes into waiting for a disk: ``TMPDIR=/dev/shm`` spares that.
+
 ``--shell``: the ``sqlite3`` to take, by default the newest on the path whose ``.recover`` works. Debian's does not, for
 its library has no ``sqlite_dbpage``; its source package, compiled with ``-DSQLITE_ENABLE_DBPAGE_VTAB``, does.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import statistics
@@ -92,6 +95,11 @@ class Task:
     shell: Path | None
 
     @property
+    def name(self) -> str:
+        """What tells it from all others."""
+        return f"{self.sound.name} {self.damage} {self.seed}"
+
+    @property
     def again(self) -> str:
         """What is typed to have it again."""
         return f"python -m bench.rescue --store {self.sound.name} --damage {self.damage} --seed {self.seed}"
@@ -126,6 +134,27 @@ class Came:
         ours = self.intact(OURS, table)
         others = {way: self.intact(way, table) for way in self.saved if way != OURS}
         return [f"{ours:,} of {self.rows[table]:,}, {way} {n:,}" for way, n in others.items() if n > ours]
+
+
+class State:
+    """What came of tasks, remembered in a file, so that a run that was broken off can be carried on."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        lines = [] if file is None or not file.exists() else file.read_text("utf-8").splitlines()
+        self._known: dict[str, dict[str, Any]] = dict(map(json.loads, lines))
+
+    def of(self, task: Task) -> Came | None:
+        """Return what came of a task, None where it was not done yet."""
+        told = self._known.get(task.name)
+        return None if told is None else Came(task, **told)
+
+    def note(self, came: Came) -> None:
+        """Remember what came of a task."""
+        if self._file is not None:
+            told = {name: value for name, value in vars(came).items() if name != "task"}
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([came.task.name, told]) + "\n")
 
 
 def make_sounds(folder: Path, kept: Path, names: Sequence[str]) -> Iterator[Sound]:
@@ -314,6 +343,7 @@ def missed(came: Sequence[Came]) -> list[str]:
 @click.option("--shell", type=click.Path(path_type=Path, exists=True), help="The sqlite3 to take.")
 @click.option("--jobs", default=len(os.sched_getaffinity(0)), show_default=True, help="Processes at a time.")
 @click.option("--stores", type=click.Path(path_type=Path), help="Keep the large stores in this folder.")
+@click.option("--state", type=click.Path(path_type=Path), help="A file that remembers what is done.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Leave all files of each in this folder.")
 @click.option("--record", "to_record", is_flag=True, help="Write the table into bench/RESULTS.md.")
 def main(
@@ -326,6 +356,7 @@ def main(
     shell: Path | None,
     jobs: int,
     stores: Path | None,
+    state: Path | None,
     keep: Path | None,
     to_record: bool,
 ) -> None:
@@ -346,13 +377,16 @@ def main(
             for damage in damages or ALL
             for seed in range(first, first + seeds)
         ]
-        came = []
+        memory = State(state)
+        came = [known for known in map(memory.of, tasks) if known is not None]
         with ProcessPoolExecutor(jobs) as pool:
-            for done in as_completed([pool.submit(carry_out, task, keep) for task in tasks]):
+            left = [task for task in tasks if memory.of(task) is None]
+            for done in as_completed([pool.submit(carry_out, task, keep) for task in left]):
                 came.append(done.result())
+                memory.note(came[-1])
                 for line in missed(came[-1:]):
                     print(line, flush=True)
-                if len(came) % 50 == 0:
+                if len(came) % 10 == 0:
                     print(f"{len(came)} of {len(tasks)}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     came.sort(key=lambda each: (NAMES.index(each.task.sound.name), list(ALL).index(each.task.damage), each.task.seed))
     there = [each for each in came if each.nothing is None]
