@@ -151,7 +151,7 @@ class Reading:
         virtual = [entry for entry in self.entries if entry.is_virtual]
         failed |= self.new.make(virtual)
         failed |= self.new.make(of_kind["view"])
-        unfilled = self.new.fill_indexes()
+        unfilled = [name for name in self.new.fill_indexes() if not self._copy_search(name)]
         failed |= self.new.make(of_kind["trigger"])
         self.result.index_rebuilt = bool(virtual) and not unfilled
         with suppress(apsw.SQLError):
@@ -165,6 +165,11 @@ class Reading:
             user_version=int.from_bytes(header[60:64], "big", signed=True),
             wal=header[18:20] == b"\x02\x02",
         )
+
+    def _copy_search(self, name: str) -> bool:
+        """Copy a search table that is not of messages, and keeps its own texts, where SQLite finds those sound."""
+        connection = self.copy.connection
+        return connection is not None and not self.is_wiped and self.new.copy_search(name, connection)
 
     def _note_failed(self, failed: Mapping[str, str]) -> None:
         for name, why in failed.items():

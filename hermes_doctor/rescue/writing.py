@@ -16,7 +16,7 @@ import apsw
 from hermes_doctor.rescue.forms import Form
 from hermes_doctor.rescue.schema import Entry, create
 from hermes_doctor.store.cells import CODECS, BadText, Cell, quote
-from hermes_doctor.store.integrity import Stop, stopped_by
+from hermes_doctor.store.integrity import Stop, ask, stopped_by
 from hermes_doctor.store.search_index import Layout, declared_by, inline_texts, layouts
 from hermes_doctor.store.shape import read_shape
 
@@ -191,13 +191,16 @@ class NewFile:
     def _copy_rows(self, form: Form, source: apsw.Connection, order: str) -> bool:
         """Copy rows one by one as far as SQLite can read them, in that order; whether it came to the end."""
         names = _written(form)
+        into = f"INSERT OR IGNORE INTO {quote(form.table)}({', '.join(names)})"
+        return self._copy_cells(into, names, f"{quote(form.table)} {order}", source)
+
+    def _copy_cells(self, into: str, names: Sequence[str], theirs: str, source: apsw.Connection) -> bool:
         # Texts as their bytes: not all of them are texts.
         texts = ", ".join(f"typeof({name}) = 'text'" for name in names)
         cells = ", ".join(
             f"CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END" for name in names
         )
-        sql = f"SELECT {texts}, {cells} FROM {quote(form.table)} {order}"
-        into = f"INSERT OR IGNORE INTO {quote(form.table)}({', '.join(names)})"
+        sql = f"SELECT {texts}, {cells} FROM {theirs}"
         try:
             with stopped_by(source, self.stop):
                 for row in source.execute(sql):
@@ -207,6 +210,28 @@ class NewFile:
         except apsw.CorruptError:
             return False
         return True
+
+    def copy_search(self, name: str, source: apsw.Connection) -> bool:
+        """Fill a search table that keeps its own texts from those; whether all of them could be read.
+
+        ``source``: a connection to the damaged file.
+        """
+        kept = f"{name}_content"
+        asked = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0 ORDER BY cid"
+        ours = [quote(str(column)) for (column,) in self.connection.execute(asked, (name,))]
+        # Its rowid, and one column for each of the table's.
+        theirs = [quote(str(column)) for (column,) in source.execute(asked, (kept,))]
+        if len(theirs) != len(ours) + 1:
+            return False
+        answer = ask(source, kept, how="quick_check", stop=self.stop)
+        if answer.problems or not answer.finished:
+            return False
+        into = f"INSERT INTO {quote(name)}(rowid, {', '.join(ours)})"
+        with suppress(apsw.SQLError, apsw.CorruptError), self.transaction():
+            if not self._copy_cells(into, theirs, quote(kept), source):
+                raise apsw.CorruptError("all of it or nothing")
+            return True
+        return False
 
     def empty(self, form: Form) -> None:
         """Take all rows out of a table again."""

@@ -473,7 +473,7 @@ def test_the_memory_it_takes_does_not_grow_with_the_store(store: Path, tmp_path:
     )
     rows, megabytes = map(int, done.stdout.split())
     assert rows > 50_000
-    assert megabytes < 60
+    assert megabytes < 12
 
 
 def test_sqlite_says_no_word_of_what_a_row_holds(damaged: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
