@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import apsw
 
@@ -71,21 +72,30 @@ class Mending:
 
         Raises RowMovedError where the row is gone or holds something else.
         """
-        columns = self.view.shape.tables[table.lower()]
-        if not columns.primary_key:
+        there = self.view.shape.tables[table.lower()]
+        own = next(iter(there.primary_key), None)
+        if own is None:
             raise FixRefusedError(f"{table} has no primary key here, so that its rows cannot be told apart")
-        values: list[Cell] = []
-
-        def bound(value: Cell) -> str:
-            values.append(value)
-            return "CAST(? AS TEXT)" if isinstance(value, BadText) else "?"
-
-        assigned = ", ".join(f"{quote(name)} = {bound(value)}" for name, value in to.items())
-        expected: dict[str, Cell] = {columns.primary_key[0]: self.single(key), **expects}
-        found = " AND ".join(f"{quote(name)} IS {bound(value)}" for name, value in expected.items())
-        self.connection.execute(f"UPDATE OR ABORT {quote(columns.name)} SET {assigned} WHERE {found}", tuple(values))
+        expected: dict[str, Cell] = {own: self.single(key), **expects}
+        self.connection.execute(
+            _update_sql(there.name, tuple(map(_marked, to.items())), tuple(map(_marked, expected.items()))),
+            (*to.values(), *expected.values()),
+        )
         if self.connection.changes() != 1:
             raise RowMovedError(f"{table} {key!r} is not what it was")
+
+
+def _marked(cell: tuple[str, Cell]) -> tuple[str, str]:
+    """Return a column's name, and how its value is bound."""
+    name, value = cell
+    return name, "CAST(? AS TEXT)" if isinstance(value, BadText) else "?"
+
+
+@lru_cache(maxsize=64)
+def _update_sql(table: str, to: tuple[tuple[str, str], ...], expects: tuple[tuple[str, str], ...]) -> str:
+    assigned = ", ".join(f"{quote(name)} = {mark}" for name, mark in to)
+    found = " AND ".join(f"{quote(name)} IS {mark}" for name, mark in expects)
+    return f"UPDATE OR ABORT {quote(table)} SET {assigned} WHERE {found}"
 
 
 def never_live(_finding: Finding) -> bool:
