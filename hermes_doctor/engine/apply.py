@@ -177,6 +177,7 @@ class _Run:
                 try:
                     self._rounds(writer)
                 finally:
+                    writer.settle()
                     self.fix.mending_seconds = time.monotonic() - begun
         except apsw.BusyError:
             self.stop.ask("somebody else holds the store's write lock")

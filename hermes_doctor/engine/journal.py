@@ -176,12 +176,15 @@ class Journal:
         dangling: Iterable[Reference],
         receipts: Sequence[Receipt],
         file: FileChange | None = None,
+        applied: int | None = None,
     ) -> int:
         """Put a changeset (or a change of a file) and its receipts on the disk, before the store's own commit.
 
-        Returns its number.
+        ``applied``: an earlier changeset, of which the store has the commit by now. Returns the number of the new one.
         """
         with self._transaction():
+            if applied is not None:
+                self._set_state(applied, APPLIED)
             # Not insert(), which asks some twenty questions about the tables before.
             inserted = self._database.execute(
                 'INSERT INTO changesets (run, "check", state, changeset, columns, dangling, file)'
@@ -211,7 +214,10 @@ class Journal:
     def settle(self, number: int, state: str) -> None:
         """Say what became of a changeset."""
         with self._transaction():
-            self._database.execute("UPDATE changesets SET state = ? WHERE number = ?", [state, number])
+            self._set_state(number, state)
+
+    def _set_state(self, number: int, state: str) -> None:
+        self._database.execute("UPDATE changesets SET state = ? WHERE number = ?", [state, number])
 
     def runs(self) -> list[Run]:
         """All runs, newest first: in the order in which they began, whatever the clock said."""

@@ -1,7 +1,8 @@
 """One transaction of a repair: find anew, mend, record, put the record on the disk, commit, settle.
 
 The order is the safety: the changeset is in the journal, on the disk, before the store's commit. A stop at any point
-leaves the store and a journal that knows at least as much.
+leaves the store and a journal that knows at least as much. That a changeset is in the store is put on the disk with the
+next one: each time of its own would cost as many syncs of the disk as the commit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hermes_doctor.engine.changes import Op, RowChange, UnreadableChangeError, c
 from hermes_doctor.engine.cure import Fix, FixRefusedError, Mending, RowMovedError
 from hermes_doctor.engine.defects import defect
 from hermes_doctor.engine.file_changes import FileMovedError
-from hermes_doctor.engine.journal import APPLIED, NOT_APPLIED, Receipt
+from hermes_doctor.engine.journal import NOT_APPLIED, Receipt
 from hermes_doctor.engine.links import dangling_before
 from hermes_doctor.engine.live import left_to_hermes, used_sessions
 from hermes_doctor.engine.model import Check, Finding, Safety
@@ -108,8 +109,7 @@ def mend_rows(
         writing = time.monotonic()
         receipts = [_receipt(change) for change in changes]
         dangling = dangling_before(connection, rows)
-        number = writer.journal.write_pending(writer.run, check.name, changeset, order, dangling, receipts)
-        reach(Step.PENDING)
+        number = writer.write_pending(check.name, changeset, order, dangling, receipts)
         writer.commit()
     except BaseException:
         if connection.in_transaction:
@@ -118,8 +118,10 @@ def mend_rows(
     ended = time.monotonic()
     held, writer.disk_seconds = ended - begun, ended - writing
     reach(Step.COMMITTED)
-    writer.journal.settle(number, APPLIED)
-    reach(Step.APPLIED)
+    writer.unsettled = number
+    if writer.beside is not None:
+        # A living hermes may change these rows, by which it would be told after a stop.
+        writer.settle()
     return changes, held
 
 
@@ -177,8 +179,7 @@ def _change_file(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | No
     except OSError as error:
         return Change.of(fresh, FAILED, error.strerror)
     done = Change.of(fresh, DONE)
-    number = writer.journal.write_pending(writer.run, planned.check, b"", {}, (), [_receipt(done)], file)
-    reach(Step.PENDING)
+    number = writer.write_pending(planned.check, b"", {}, (), [_receipt(done)], file)
     try:
         file.carry_out()
     except FileMovedError as error:
@@ -188,8 +189,7 @@ def _change_file(writer: Writer, fix: Fix, planned: Finding, fresh: Finding | No
         writer.journal.settle(number, NOT_APPLIED)
         return Change.of(fresh, FAILED, error.strerror)
     reach(Step.COMMITTED)
-    writer.journal.settle(number, APPLIED)
-    reach(Step.APPLIED)
+    writer.unsettled = number
     return done
 
 

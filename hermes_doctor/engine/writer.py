@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from hermes_doctor.engine.changes import ColumnOrder
+from hermes_doctor.engine.file_changes import FileChange
 from hermes_doctor.engine.identity import identify
-from hermes_doctor.engine.journal import Journal
+from hermes_doctor.engine.journal import APPLIED, Journal, Receipt, Reference
 from hermes_doctor.engine.scan import ScanOptions, StoreScan
+from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.engine.stopping import Stop
 from hermes_doctor.host.bundle import Bundle
 from hermes_doctor.host.holders import named, others_at
@@ -39,7 +42,8 @@ class Writer:
 
     ``beside``: how the work fits in with that of a living hermes, None without one, when ``files`` are watched instead.
     ``disk_seconds``: how long it took to put the last transaction, and its record, on the disk. ``looked_at``: when it
-    was last looked who else is there, by the monotonic clock.
+    was last looked who else is there, by the monotonic clock. ``unsettled``: the changeset that is in the store while
+    the journal calls it pending.
     """
 
     connection: apsw.Connection
@@ -51,6 +55,7 @@ class Writer:
     files: SameFiles | None = None
     disk_seconds: float = 0.0
     looked_at: float = float("-inf")
+    unsettled: int | None = None
 
     def begin(self) -> None:
         """Begin a write transaction. Raises apsw.BusyError, StoreMovedError, or beside a living hermes GaveWayError."""
@@ -70,6 +75,33 @@ class Writer:
         self.connection.execute("COMMIT")
         if self.files is not None:
             self.files.note()
+
+    def write_pending(
+        self,
+        check: str,
+        changeset: bytes,
+        columns: ColumnOrder,
+        dangling: Iterable[Reference],
+        receipts: Sequence[Receipt],
+        file: FileChange | None = None,
+    ) -> int:
+        """Put a changeset into the journal before it is in the store, and with it that the one before is there."""
+        applied, journal = self.unsettled, self.journal
+        number = journal.write_pending(self.run, check, changeset, columns, dangling, receipts, file, applied)
+        self._settled()
+        reach(Step.PENDING)
+        return number
+
+    def settle(self) -> None:
+        """Tell the journal of the last changeset that it is in the store, where no other one does so."""
+        if self.unsettled is not None:
+            self.journal.settle(self.unsettled, APPLIED)
+            self._settled()
+
+    def _settled(self) -> None:
+        if self.unsettled is not None:
+            self.unsettled = None
+            reach(Step.APPLIED)
 
     @contextmanager
     def looking(self) -> Iterator[None]:

@@ -264,6 +264,21 @@ def test_a_pending_record_is_settled_by_its_rows(zombies: Patient, again: int, s
     assert difference(before, image_of(zombies.store)) == []
 
 
+def test_that_the_store_has_a_change_is_told_with_the_next_record_or_at_the_end(zombies: Patient) -> None:
+    found = zombies.findings([CHECK])
+    with writing(zombies) as writer:
+
+        def settled() -> list[str]:
+            return [entry.state for entry in writer.journal.entries(newest_first=False)]
+
+        mend_rows(writer, CHECK, FIX, found[:1], unsafe=False)
+        assert settled() == [PENDING]
+        mend_rows(writer, CHECK, FIX, found[1:], unsafe=False)
+        assert settled() == [APPLIED, PENDING]
+        writer.settle()
+        assert settled() == [APPLIED, APPLIED]
+
+
 def test_a_check_that_finds_nothing_writes_nothing(zombies: Patient) -> None:
     gone = replace(zombies.findings([CHECK])[0], key="no such row")
     with writing(zombies) as writer:

@@ -22,7 +22,7 @@ import apsw
 from checks import CHECKS
 from fixes import FIXES
 from hermes_doctor.engine.apply import apply_store
-from hermes_doctor.engine.journal import Journal
+from hermes_doctor.engine.journal import APPLIED, Journal
 from hermes_doctor.engine.plan import Chosen
 from hermes_doctor.engine.scan import ScanOptions
 from hermes_doctor.engine.stopping import Stop
@@ -119,8 +119,11 @@ def write_late() -> None:
     settle = Journal.settle
 
     def write_pending(self: Journal, *record: Any) -> int:
+        *kept, applied = record
+        if applied is not None:
+            settle_late(self, applied, APPLIED)
         number = next(handed_out)
-        waiting[number] = record
+        waiting[number] = tuple(kept)
         return number
 
     def settle_late(self: Journal, number: int, state: str) -> None:
