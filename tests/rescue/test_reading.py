@@ -29,7 +29,7 @@ MANY = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i <
 WIDE = "CREATE TABLE t({})".format(", ".join(f"c{n}" for n in range(1500)))
 WIDE_ROWS = tuple(
     "INSERT INTO t VALUES ({})".format(", ".join(f"'{'v' * (60 + (n + r) % 99)}'" for n in range(1500)))
-    for r in range(12)
+    for r in range(7)
 )
 
 
@@ -109,8 +109,6 @@ def test_of_a_healthy_store_all_rows_are_saved_and_none_is_in_doubt(
     assert rows_of(new, "t", key) == before
     assert account(result, "t").rows == len(before)
     assert rows_of(new, "messages") == rows_of(store, "messages")
-    again = rescue(new, new.with_name("again.db"))
-    assert (again.outcome, again.exit_code) == ("rescued", 0)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, key) in TABLES.items() if key is not None])

@@ -53,7 +53,7 @@ def test_the_first_row_of_two_stays(new: NewFile) -> None:
     form = made(new, "CREATE TABLE t(a, b UNIQUE)")
     heard: list[int] = []
     refused: list[int] = []
-    rows = [(1, ["one", 1]), (1, ["again", 2]), (2, ["two", 1]), (3, ["three", 3])]
+    rows: list[Row] = [(1, ["one", 1]), (1, ["again", 2]), (2, ["two", 1]), (3, ["three", 3])]
     assert new.put(form, rows, heard.append, refused.append) == 2
     assert (heard, refused) == ([1, 3], [1, 2])
     assert [row[0] for row in kept(new)] == [1, 3]
