@@ -33,7 +33,6 @@ _LOOKED_AT = 400
 #: A frame that ends a transaction says how many pages the file has then.
 _DEFAULT_PAGE = 4096
 _LINES = 20
-_SPARE_PAGES = 1000
 
 
 @dataclass
@@ -294,8 +293,6 @@ def _frames(log: Path, size: int, first: int, end: int | None) -> dict[int, int]
     """
     newer: dict[int, int] = {}
     waiting: dict[int, int] = {}
-    # No page is numbered far beyond all that there are: such a number was written over.
-    most = 2 * ((_size(log.with_name(log.name.removesuffix("-wal"))) + _size(log)) // size) + _SPARE_PAGES
     with log.open("rb") as file:
         salts = file.read(LOG_HEADER_BYTES)[16:24]
         for frame in count(first) if end is None else range(first, end):
@@ -305,12 +302,11 @@ def _frames(log: Path, size: int, first: int, end: int | None) -> dict[int, int]
             # What was left of an earlier round has other salts.
             if header[8:16] != salts or place + size > _size(log):
                 break
-            number = int.from_bytes(header[:4], "big")
-            if 0 < number <= most:
-                waiting[number] = place
+            waiting[int.from_bytes(header[:4], "big")] = place
             if header[4:8] != bytes(4):
                 newer.update(waiting)
                 waiting.clear()
+    newer.pop(0, None)
     return newer
 
 

@@ -134,6 +134,20 @@ def test_a_log_beside_a_lost_first_page_counts_as_far_as_its_sums_hold(store: Pa
     assert rescue(store, new).exit_code == 4
 
 
+def test_a_frame_whose_page_has_no_such_number(store: Path, new: Path) -> None:
+    hermes(store, messages=1000)
+    log = log_of(store, *(SAY.format(f"new {n}") for n in range(10)))
+    before = seen(store)
+    size = size_of_page(store)
+    with log.open("r+b") as file:
+        # The number of a page is far beyond all there are.
+        file.seek(_HEADER + 10 * (_FRAME_HEADER + size))
+        file.write(b"\xff\xff\xff\x01")
+    result = rescue(store, new)
+    assert len(rows_of(new, "messages")) > 1000
+    hold(before, result)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_frames_are_proved_as_sqlite_does(store: Path, seed: int) -> None:
     hermes(store, messages=100)

@@ -275,6 +275,18 @@ def test_two_rows_that_claim_the_same_pages(store: Path, new: Path, same: str) -
     assert b"is lost" in after[2][3][1]  # type: ignore[operator]  # it is a text
 
 
+@pytest.mark.parametrize("written", [bytes(3000), b"\xf0\x9f" * 1500])
+def test_a_long_text_that_was_written_over_is_named(store: Path, new: Path, written: bytes) -> None:
+    hermes(store, "UPDATE messages SET content = id || hex(zeroblob(9000)) WHERE id = 7", messages=300)
+    before = rows_of(store, "messages")
+    put(store, pages_of(store, "messages", "overflow")[1], written, 1000)
+    # Of that alone SQLite finds nothing wrong.
+    zero(store, pages_of(store, "messages", "leaf")[-1])
+    result = rescue(store, new)
+    hold(before, result)
+    assert account(result, "messages").doubtful == [(7, 7)]
+
+
 def test_deleted_rows_are_never_passed_off_as_there(store: Path, new: Path) -> None:
     """Neither from pages that were given back, nor where the list of those is lost, too."""
     hermes(store, messages=3000)
@@ -301,6 +313,9 @@ def test_pages_behind_the_end_of_the_database_hold_nothing_that_counts(store: Pa
     hermes(store, messages=3000)
     whole = store.read_bytes()
     run(store, "PRAGMA secure_delete = 0", "DELETE FROM messages WHERE id > 1500", "VACUUM")
+    # Where a page is listed as free, the list is there.
+    run(store, "CREATE TABLE passing(a)", "DROP TABLE passing")
+    assert ask(store, "PRAGMA freelist_count") == [(1,)]
     before = rows_of(store, "messages")
     with store.open("ab") as file:
         file.write(whole[store.stat().st_size :])
