@@ -269,7 +269,8 @@ def _at_once(
         told = each.told
         if told.totals:
             totals = view.reader.row(f"SELECT {', '.join(told.totals)} FROM {quote(laid_over.table.name)}")
-            _told(fold.add, totals or (), each.check, failed)
+            # A table without rows has none to tell where nothing is summed up.
+            _told(fold.add, totals or (None,) * len(told.totals), each.check, failed)
         if told.cells:
             for row in view.reader.rows(_rows_sql(laid_over, told.cells, f"({told.where}) AND ({told.also})")):
                 _told(fold.see, row, each.check, failed)

@@ -14,6 +14,7 @@ import apsw
 
 from hermes_doctor.rescue.records import Layout
 from hermes_doctor.store.cells import quote
+from hermes_doctor.store.shape import affinity_of
 
 _ROWIDS = ("rowid", "_rowid_", "oid")
 
@@ -110,20 +111,6 @@ def read_form(connection: apsw.Connection, table: str) -> Form:
         ),
         without_rowid,
     )
-
-
-def affinity_of(declared: str) -> str:
-    """Return what SQLite converts the values of a column to (its rules for declared types, in their order)."""
-    upper = declared.upper()
-    if "INT" in upper:
-        return "INTEGER"
-    if any(part in upper for part in ("CHAR", "CLOB", "TEXT")):
-        return "TEXT"
-    if "BLOB" in upper or not upper:
-        return "BLOB"
-    if any(part in upper for part in ("REAL", "FLOA", "DOUB")):
-        return "REAL"
-    return "NUMERIC"
 
 
 def _can_be(column: FormColumn, kind: int) -> bool:

@@ -15,7 +15,8 @@ from importlib.resources import files
 from itertools import combinations
 from typing import Any
 
-from hermes_doctor.rescue.forms import Form, FormColumn, affinity_of
+from hermes_doctor.rescue.forms import Form, FormColumn
+from hermes_doctor.store.shape import affinity_of
 
 #: The releases that opened a store and changed its tables, oldest first.
 Way = tuple[str, ...]

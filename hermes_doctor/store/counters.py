@@ -66,8 +66,12 @@ class Drift(NamedTuple):
 
 
 def counters_of(shape: Shape) -> list[str]:
-    """Return the counters of sessions that can be judged in such a store."""
-    counters = [column for column in (MESSAGES, CALLS) if shape.has("sessions", "id", column)]
+    """Return the counters of sessions that can be judged in such a store, and in which a number stays a number."""
+    counters = [
+        column
+        for column in (MESSAGES, CALLS)
+        if shape.has("sessions", "id", column) and shape.tables["sessions"].columns[column].keeps_numbers
+    ]
     if CALLS in counters and not shape.has("messages", "tool_calls"):
         counters.remove(CALLS)
     return counters if shape.messages_by_session else []

@@ -28,11 +28,6 @@ _COLLATIONS = frozenset({"binary", "nocase", "rtrim"})
 _COLLATE = re.compile(r"\bCOLLATE\s+[\"`\[]?(\w+)", re.I)
 _TEXTS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'", re.S)
 
-#: What SQLite itself can order text by.
-_COLLATIONS = frozenset({"binary", "nocase", "rtrim"})
-_COLLATE = re.compile(r"\bCOLLATE\s+[\"`\[]?(\w+)", re.I)
-_TEXTS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'", re.S)
-
 #: The statement of an index of all messages that begins with the session.
 _BY_SESSION = re.compile(r'\bON\s+["`\[]?messages["`\]]?\s*\(\s*["`\[]?session_id\b(?!.*\bWHERE\b)', re.I | re.S)
 
@@ -45,6 +40,11 @@ class Column(NamedTuple):
     not_null: bool
     key_place: int
     generated: bool = False
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether a number stays one in it: a column of text makes text of it."""
+        return affinity_of(self.type) != "TEXT"
 
 
 class Table(NamedTuple):
@@ -152,6 +152,20 @@ def read_shape(connection: apsw.Connection) -> Shape:
         encoding=encoding,
         unreadable=tuple(unreadable),
     )
+
+
+def affinity_of(declared: str) -> str:
+    """Return what SQLite converts the values of a column to (its rules for declared types, in their order)."""
+    upper = declared.upper()
+    if "INT" in upper:
+        return "INTEGER"
+    if any(part in upper for part in ("CHAR", "CLOB", "TEXT")):
+        return "TEXT"
+    if "BLOB" in upper or not upper:
+        return "BLOB"
+    if any(part in upper for part in ("REAL", "FLOA", "DOUB")):
+        return "REAL"
+    return "NUMERIC"
 
 
 def foreign_collations(connection: apsw.Connection) -> list[str]:

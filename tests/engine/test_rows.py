@@ -8,7 +8,18 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hermes_doctor.engine.model import Check, Finding, RelationRule, Row, RowRule, Safety, Severity
+from hermes_doctor.engine.model import (
+    Check,
+    Finding,
+    Fold,
+    FoldRule,
+    RelationRule,
+    Row,
+    RowRule,
+    Safety,
+    Severity,
+    Told,
+)
 from hermes_doctor.engine.rows import ask, find, find_again, row_passes, run_pass
 from hermes_doctor.store.cells import BadText, Cell, Key
 from hermes_doctor.store.reader import Pace, Reader
@@ -176,6 +187,25 @@ def test_a_finding_may_name_its_own_key(connection: apsw.Connection) -> None:
     rule = RowRule("t", ("v",), lambda _shape: "v = 2", judge)
     check = Check("own", Severity.INFO, "", "", Safety.NONE, "", rule)
     assert [finding.key for finding in find([check], view)] == ["row 2"]
+
+
+@pytest.mark.parametrize(("totals", "expected"), [(("NULL", "count(*)"), [None, 0]), (("NULL",), [None])])
+def test_a_fold_over_a_table_without_rows_and_rowids_is_told_as_ever(
+    connection: apsw.Connection, totals: tuple[str, ...], expected: list[Cell]
+) -> None:
+    view = view_of(connection, "CREATE TABLE t(k TEXT PRIMARY KEY, v) WITHOUT ROWID")
+    told: list[Cell] = []
+
+    class Noting(Fold):
+        def add(self, *totals: Cell) -> None:
+            told.extend(totals)
+
+        def findings(self) -> Iterator[Finding]:
+            return iter(())
+
+    rule = FoldRule("t", "t", lambda _shape: Told(totals=totals), lambda _view: Noting(), lambda _view, _keys: iter(()))
+    assert list(find([Check("own", Severity.INFO, "", "", Safety.NONE, "", rule)], view)) == []
+    assert told == expected
 
 
 # ---- Asking about single rows

@@ -7,8 +7,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hermes_doctor.rescue.forms import Form, affinity_of, read_form
+from hermes_doctor.rescue.forms import Form, read_form
 from hermes_doctor.rescue.records import Layout
+from hermes_doctor.store.shape import affinity_of
 from tests.rescue.lab import make, pages_of, read
 
 
