@@ -377,7 +377,8 @@ def _first_byte(path: Path, file: Path) -> bytes:
 def copy_file(source: Path, target: Path, told: Callable[[int], object] | None = None) -> None:
     """Copy a store's file in chunks into a new file of mode 0600.
 
-    ``told`` hears of the bytes of each chunk that was copied; what it raises ends the copying. Raises OSError, and RuntimeError where this process has the source open.
+    ``told`` hears of the bytes of each chunk that was copied; what it raises ends the copying. Raises OSError, and
+    RuntimeError where this process has the source open.
     """
     status = source.stat()
     refuse_if_open_here(status.st_dev, status.st_ino)

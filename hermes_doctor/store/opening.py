@@ -28,6 +28,7 @@ import errno
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -389,8 +390,9 @@ def _copied(request: _Request) -> _Opened:
 def copy_bundle(bundle: Bundle, folder: Path, *, held: bool, told: Callable[[int], object] | None = None) -> Path:
     """Copy the main file, the log and the journal as they are at one moment; never the log's index.
 
-    ``told`` hears of the bytes of each piece that was copied; what it raises ends the copying. Raises StoreProblem where they never stand still for that long, MovedError where a sidecar came or went, or
-    somebody who has the store open wrote meanwhile.
+    ``told`` hears of the bytes of each piece that was copied; what it raises ends the copying. Raises StoreProblem
+    where they never stand still for that long, MovedError where a sidecar came or went, or somebody who has the store
+    open wrote meanwhile.
     """
     copy = folder / "state.db"
     sources = {"": bundle.real_path, "-wal": bundle.wal_path, "-journal": bundle.journal_path}
