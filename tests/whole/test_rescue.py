@@ -12,6 +12,7 @@ import pytest
 
 from tests.oracle.home import Home
 from tests.oracle.steps import call
+from tests.whole.breaking import WRECKS
 from tests.whole.rescued import Rescued, before_of, judged, unsound, whole_chats
 from tests.whole.runner import Doctors
 from tests.whole.saving import bundle_hash, candidates, copy_bundle, count, recovered_by_shell, shell_that_recovers
@@ -36,7 +37,7 @@ def doctors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doctors]:
 
 @pytest.fixture
 def sound(shared_folder: Path, version: str) -> Sound:
-    return shared_lived_in(shared_folder / "to-be-rescued", version)
+    return shared_lived_in(shared_folder / "to-be-rescued", version, chats=24)
 
 
 def rescue(doctors: Doctors, sound: Sound, wrecked: Wrecked, folder: Path) -> Rescued:
@@ -49,7 +50,7 @@ def rescue(doctors: Doctors, sound: Sound, wrecked: Wrecked, folder: Path) -> Re
 
 @pytest.mark.parametrize(
     ("name", "version"),
-    [(name, NEW) for name in ALL] + [(name, OLD) for name in ALL if "index" not in name and "search" not in name],
+    [*((name, NEW) for name in ALL), *((name, OLD) for name in (*WRECKS, "lose-first-page", "shorten-torn"))],
 )
 def test_every_message_that_is_still_there_is_saved(sound: Sound, doctors: Doctors, tmp_path: Path, name: str) -> None:
     wrecked = wreck(sound.store, name, 1, tmp_path / "wreck")

@@ -95,15 +95,15 @@ def lived_in(folder: Path, *versions: str, chats: int = 36) -> Sound:
     return Sound("+".join(versions), release, home.store, deleted)
 
 
-def shared_lived_in(folder: Path, *versions: str) -> Sound:
+def shared_lived_in(folder: Path, *versions: str, chats: int = 36) -> Sound:
     """The same from a folder that parallel workers share, made by whoever asks first; nobody changes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / "+".join(versions)
+    kept = folder / f"{'+'.join(versions)} {chats}"
     with FileLock(folder / f"{kept.name}.lock"):
         if not kept.with_name(f"{kept.name}.pickle").exists():
             # What was begun and broken off is no store.
             shutil.rmtree(kept, ignore_errors=True)
-            kept.with_name(f"{kept.name}.pickle").write_bytes(pickle.dumps(lived_in(kept, *versions)))
+            kept.with_name(f"{kept.name}.pickle").write_bytes(pickle.dumps(lived_in(kept, *versions, chats=chats)))
     found = pickle.loads(kept.with_name(f"{kept.name}.pickle").read_bytes())
     assert isinstance(found, Sound)
     return found
