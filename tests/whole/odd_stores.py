@@ -327,6 +327,10 @@ _JSON = (
 _ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 
 
+#: Steps of SQLite between two questions whether a statement should go on, and how often that may be asked.
+_STEPS, _MOST_ASKED = 10_000, 300
+
+
 class _Maker:
     """Makes one store."""
 
@@ -345,12 +349,15 @@ class _Maker:
             [f"release {self.schema.release}, oddness {self.oddness}, wildness {self.wildness}"],
         )
         self.encoding = "UTF-8"
+        #: How often the statement that is running was asked whether it should go on.
+        self._asked = 0
 
     def make(self) -> Odd:
         """Make the folder and all in it."""
         self.folder.mkdir(parents=True)
         with closing(apsw.Connection(str(self.odd.store))) as connection:
             self._settings(connection)
+            connection.set_progress_handler(self._is_too_long, _STEPS)
             connection.create_collation("STRANGE", lambda a, b: (a > b) - (a < b))
             connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
             connection.execute("BEGIN")
@@ -384,12 +391,18 @@ class _Maker:
         self.odd.notes.append(line)
 
     def _try(self, connection: apsw.Connection, sql: str, values: Sequence[Cell] = ()) -> bool:
-        """Run a statement that what is bent may not allow."""
+        """Run a statement that what is bent may not allow, or lead to no end."""
+        self._asked = 0
         try:
             connection.execute(sql, tuple(values)).fetchall()
         except (apsw.Error, UnicodeDecodeError):
             return False
         return True
+
+    def _is_too_long(self) -> bool:
+        """Whether a statement is to be broken off, by steps, not time: strangers' triggers may set off one another."""
+        self._asked += 1
+        return self._asked > _MOST_ASKED
 
     def _settings(self, connection: apsw.Connection) -> None:
         chance = self.chance
