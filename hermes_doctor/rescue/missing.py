@@ -119,7 +119,9 @@ def find_missing(
     another table gets none. ``header``: the file's first page is one. ``numbers``: the pages to look at.
     """
     missing = _find_tables(pages, entries, lost, header=header, numbers=numbers)
-    halves = _halves(entries) if lost and (missing.entries or _CONVERSATIONS[0] in _names(entries, "table")) else {}
+    # Of a table that was taken out of the schema, its triggers were, too.
+    torn = missing.entries or (lost and _CONVERSATIONS[0] in _names(entries, "table"))
+    halves = _halves(entries) if torn else {}
     missing.left_out = {name for index, parts in halves.items() for name in (index, *parts)}
     if halves:
         missing.notes.append(_note_of_search(list(halves)))
