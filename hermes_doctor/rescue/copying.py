@@ -20,12 +20,11 @@ import apsw
 from hermes_doctor.host.bundle import Bundle, StoreProblem, copy_file, inspect, sidecar, unreadable
 from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES, LOG_HEADER_BYTES, read_log
 from hermes_doctor.rescue.account import LostRange
-from hermes_doctor.rescue.pages import HEADER_BYTES, Pages, encoding_of, frame_at
+from hermes_doctor.rescue.pages import HEADER_BYTES, MAGIC, Pages, encoding_of, frame_at
 from hermes_doctor.store.connecting import connect
 from hermes_doctor.store.integrity import Stop, ask
 from hermes_doctor.store.opening import copy_bundle
 
-_MAGIC = b"SQLite format 3\x00"
 _LOG_MAGICS = (0x377F0682, 0x377F0683)
 _PAGE_SIZES = tuple(1 << power for power in range(9, 17))
 #: The pages by which the size of a page is told where nothing says it.
@@ -198,7 +197,7 @@ def _opened(store: Path, stop: Stop, notes: list[str], stack: ExitStack) -> Copy
         connection = None
     wal = sidecar(store, "-wal")
     pages = _pages(store, log=_size(wal) > LOG_HEADER_BYTES)
-    header = pages.page(1)[: len(_MAGIC)] == _MAGIC
+    header = pages.page(1)[: len(MAGIC)] == MAGIC
     copy = Copy(store, pages, connection, sound, header, notes)
     stack.callback(copy.close)
     if _size(wal) > LOG_HEADER_BYTES:
@@ -225,14 +224,14 @@ def _pages(store: Path, *, log: bool) -> Pages:
             header = file.read(HEADER_BYTES)
     if size is None:
         size = _guessed_page_size(store)
-    reserved = header[20] if header.startswith(_MAGIC) and header[20] < size // 4 else 0
+    reserved = header[20] if header.startswith(MAGIC) and header[20] < size // 4 else 0
     return Pages(store, size, reserved, encoding_of(header), newer)
 
 
 def _page_size(header: bytes) -> int | None:
     raw = int.from_bytes(header[16:18], "big")
     size = 65536 if raw == 1 else raw
-    return size if header.startswith(_MAGIC) and size in _PAGE_SIZES else None
+    return size if header.startswith(MAGIC) and size in _PAGE_SIZES else None
 
 
 def _page_size_of_log(log: Path) -> int | None:

@@ -442,7 +442,7 @@ class _Search:
             if branch is None:
                 leaf = self.pages.leaf(page)
                 return page if leaf is not None and leaf.cells else None
-            ways = [child for child, _ in branch.children] + ([branch.last] if branch.last else [])
+            ways = [child for child, _ in branch.children if child] + ([branch.last] if branch.last else [])
             if not ways:
                 return None
             page = ways[min(int(share * len(ways)), len(ways) - 1)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES
 from hermes_doctor.rescue.records import Layout, Record, layout_of, only_blobs, read_record, signed, varint
 
+MAGIC = b"SQLite format 3\x00"
 HEADER_BYTES = 100
 #: The first byte of a page of a table: one that leads to others, and one that holds rows.
 INTERIOR, LEAF = 0x05, 0x0D
@@ -53,7 +54,7 @@ class Leaf:
 class Branch:
     """A page that leads to others: the pages, each with the highest rowid in it, and the one behind the last.
 
-    ``whole``: as for a `Leaf`.
+    0 stands for a page that the file once had: it was cut off. ``whole``: as for a `Leaf`.
     """
 
     children: list[tuple[int, int]]
@@ -77,6 +78,9 @@ class Pages:
         self._log = file.with_name(file.name + "-wal").open("rb", buffering=0) if self._newer else None
         self._file_bytes = os.fstat(self._file.fileno()).st_size
         self.count = max(-(-self._file_bytes // size), max(self._newer, default=0))
+        header = self._read(1)
+        #: How many pages the header says there are: a file that was cut off leads to some that are not there.
+        self.promised = int.from_bytes(header[28:32], "big") if header.startswith(MAGIC) else 0
         #: The page that was asked for last: most are asked for several times in a row.
         self._last: tuple[int, bytes] = (0, b"")
         self._window: tuple[int, bytes] = (-1, b"")
@@ -171,8 +175,9 @@ class Pages:
             except IndexError:
                 key, end = 0, self.usable + 1
             child = int.from_bytes(data[place : place + 4], "big")
-            if first <= place and end <= self.usable and self.has(child):
-                children.append((child, signed(key)))
+            fits = first <= place and end <= self.usable
+            if fits and (self.has(child) or self.count < child <= self.promised):
+                children.append((child if self.has(child) else 0, signed(key)))
             else:
                 whole = False
         last = int.from_bytes(data[base + 8 : base + 12], "big")

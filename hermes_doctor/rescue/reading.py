@@ -458,7 +458,7 @@ class Reading:
         table.lost += [LostRange(low, high, None, why) for low, high in runs]
         if None in table.refused:
             table.lost.append(LostRange(None, None, None, why))
-        lost = [each for each in table.lost if not self._is_filled(table, each)]
+        lost = _joined(each for each in table.lost if not self._is_filled(table, each))
         account.lost, account.more_lost = lost[:_LISTED], max(0, len(lost) - _LISTED)
 
     def _is_filled(self, table: _Table, lost: LostRange) -> bool:
@@ -510,6 +510,19 @@ def _looks_torn(record: Record) -> bool:
 def _page(number: int, cells: Iterable[Cell]) -> _Page:
     # Where they begin is less than the cells themselves: there may be a great many.
     return _Page(number, array("i", (cell.start for cell in cells)))
+
+
+def _joined(lost: Iterable[LostRange]) -> list[LostRange]:
+    """Make one range of those that follow one another and are lost for the same reason."""
+    joined: list[LostRange] = []
+    for each in lost:
+        last = joined[-1] if joined else None
+        if last is not None and last.high is not None and (each.low, each.why) == (last.high + 1, last.why):
+            page = last.page if last.page == each.page else None
+            joined[-1] = LostRange(last.low, each.high, page, last.why)
+        else:
+            joined.append(each)
+    return joined
 
 
 def _found_again(lost: list[LostRange], cells: list[Cell]) -> None:

@@ -63,6 +63,9 @@ class TreeWalk:
 
     def _down(self, page: int, low: int | None, high: int | None, depth: int) -> Iterator[Found]:
         """Follow one page, which should lead to the rowids above ``low`` up to ``high``."""
+        if not page:
+            self._lose(low, high, None, BEYOND, depth)
+            return
         if self._claimed[page] or depth > _DEEPEST:
             self._lose(low, high, page, TWICE, depth)
             return
@@ -117,7 +120,7 @@ class TreeWalk:
             self._lose(low, high, page, OTHER)
         return Found(page, fitting, torn)
 
-    def _lose(self, low: int | None, high: int | None, page: int, why: str, depth: int | None = None) -> None:
+    def _lose(self, low: int | None, high: int | None, page: int | None, why: str, depth: int | None = None) -> None:
         """Note a loss; ``depth``: at which depth all of a page is missing, None where a part of one is."""
         one_page = depth is not None and depth == self._depth and depth > 0
         self.lost.append(LostRange(None if low is None else low + 1, high, page, why, one_page))

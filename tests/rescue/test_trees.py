@@ -8,7 +8,7 @@ import pytest
 
 from hermes_doctor.rescue.forms import Form, FormColumn
 from hermes_doctor.rescue.pages import Pages
-from hermes_doctor.rescue.trees import LostRowids, TreeWalk, claim
+from hermes_doctor.rescue.trees import BEYOND, LostRowids, TreeWalk, claim
 from tests.rescue.lab import ask, hermes, make, page, pages_of, put, read, root_of, swap, zero
 
 MESSAGES = Form(
@@ -234,3 +234,23 @@ def test_pages_that_all_lead_to_two_others_end_at_some_depth(tmp_path: Path) -> 
         way = TreeWalk(pages, 2, MESSAGES, bytearray(pages.count + 2))
         assert list(way) == []
         assert is_lost(way, {1, 500}) == {1, 500}
+
+
+def test_of_a_file_that_was_cut_off_only_the_rows_behind_its_end_are_lost(deep: Path) -> None:
+    with read(deep) as pages:
+        leaves = {number: pages.leaf(number) for number in pages_of(deep, "messages", "leaf")}
+        branches = {number: pages.branch(number) for number in pages_of(deep, "messages", "internal")}
+    # What leads to pages behind the end says which rows those had.
+    ways = [(number, child) for number, branch in branches.items() if branch for child, _ in branch.children]
+    left = max(child for number, child in ways if child > number) - 1
+    behind = {cell.number for number, leaf in leaves.items() if number > left and leaf for cell in leaf.cells}
+    root = root_of(deep, "messages")
+    with deep.open("r+b") as file:
+        file.truncate(left * 512)
+    with read(deep) as pages:
+        way = TreeWalk(pages, root, MESSAGES, bytearray(pages.count + 2))
+        found = {cell.number for each in way for cell in each.cells}
+    assert behind
+    assert not found & behind
+    assert {each.why for each in way.lost} == {BEYOND}
+    assert is_lost(way, EVERY) == EVERY - found
