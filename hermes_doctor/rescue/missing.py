@@ -22,7 +22,7 @@ from hermes_doctor.rescue.known import SEARCH_TABLES, Known, KnownColumn, Way, f
 from hermes_doctor.rescue.loose import whose
 from hermes_doctor.rescue.pages import INTERIOR, LEAF, Cell, Pages, free_pages
 from hermes_doctor.rescue.records import Layout
-from hermes_doctor.rescue.schema import SCHEMA_FORM, Entry, forms_of
+from hermes_doctor.rescue.schema import SCHEMA_FORM, SEQUENCE_FORM, Entry, forms_of
 from hermes_doctor.rescue.trees import NO_ROOT, TreeWalk, claim
 from hermes_doctor.store.cells import Cell as Value
 from hermes_doctor.store.trees import SCHEMA_ROOT
@@ -36,8 +36,6 @@ _NEEDED = {
     "messages": {"session_id", "role", "content", "timestamp"},
     "sessions": {"source", "started_at", "end_reason"},
 }
-#: What SQLite itself makes: the highest rowids that it gave, and what it noted for its planner.
-_SEQUENCE = Form("sqlite_sequence", (FormColumn("name", "BLOB"), FormColumn("seq", "BLOB")))
 _MAKES_SEQUENCE = "CREATE TABLE sqlite_sequence(name,seq)"
 _NOTES = Form("sqlite_stat1", tuple(FormColumn(name, "BLOB") for name in ("tbl", "idx", "stat")))
 #: The table of rows that only look like those of one.
@@ -134,7 +132,7 @@ def _find_tables(
     present = {entry.name.lower() for entry in entries if entry.kind == "table" and entry.sql}
     wanted = list(known().tables) if lost else [table for table in _CONVERSATIONS if present & _SIGNS]
     absent = [table for table in wanted if table not in present]
-    if not absent and not (lost and _SEQUENCE.table not in present):
+    if not absent and not (lost and SEQUENCE_FORM.table not in present):
         return Missing()
     return _Search(pages, entries, absent, lost, header).find(numbers)
 
@@ -193,9 +191,9 @@ class _Search:
         if forms and not self._is_a_store(forms):
             absent, forms = [], {}
         tops = self._tops(forms)
-        counters = tops.get(_SEQUENCE.table, [])
-        if _SEQUENCE.table not in _names(self.entries, "table") and len(counters) == 1:
-            found.entries.append(Entry("table", _SEQUENCE.table, _SEQUENCE.table, counters[0], _MAKES_SEQUENCE))
+        counters = tops.get(SEQUENCE_FORM.table, [])
+        if SEQUENCE_FORM.table not in _names(self.entries, "table") and len(counters) == 1:
+            found.entries.append(Entry("table", SEQUENCE_FORM.table, SEQUENCE_FORM.table, counters[0], _MAKES_SEQUENCE))
         found.foreign = self.foreign
         nothing_left = [table for table in absent if not tops.get(table)]
         if not self.lost:
@@ -389,7 +387,7 @@ class _Search:
         leaf = None if number is None else self.pages.leaf(number)
         if number is None or leaf is None:
             return None
-        for form in (_SEQUENCE, _NOTES):
+        for form in (SEQUENCE_FORM, _NOTES):
             rows = list(self._read(number, form, len(leaf.cells)))
             if len(rows) == len(leaf.cells) and all(self._is_of_sqlite(form, row) for row in rows):
                 return form.table

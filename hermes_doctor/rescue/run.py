@@ -26,6 +26,7 @@ from hermes_doctor.host.room import free_bytes, temporary_folder
 from hermes_doctor.host.upstream import printable, quoted
 from hermes_doctor.rescue.account import Rescue
 from hermes_doctor.rescue.copying import Copy, look_at, make_copy
+from hermes_doctor.rescue.finishing import finish
 from hermes_doctor.rescue.reading import Reading
 from hermes_doctor.rescue.writing import NewFile
 from hermes_doctor.store.integrity import ask
@@ -133,7 +134,8 @@ class _Work:
             self._nothing(bundle)
             return
         if not self.result.inspect_only:
-            reading.finish()
+            self.tell("indexing")
+            finish(copy, new, self.result, reading.entries, reading.counters, wiped=reading.is_wiped)
             new.close()
             self._mend(new.path)
             self._prove(new.path)

@@ -26,6 +26,8 @@ SCHEMA_FORM = Form(
         FormColumn("sql", "TEXT"),
     ),
 )
+#: Where SQLite keeps the highest rowids that it gave (AUTOINCREMENT).
+SEQUENCE_FORM = Form("sqlite_sequence", (FormColumn("name", "BLOB"), FormColumn("seq", "BLOB")))
 _KINDS = ("table", "index", "view", "trigger")
 #: As SQLite itself begins the statements that it keeps.
 _STATEMENTS = {
