@@ -126,7 +126,8 @@ def code(text: str) -> str:
     text = visible(text)
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     # Spaces alone stay as they are, and so does one at one end.
-    apart = " " if text.startswith("`") or text.endswith("`") or (text[:1] == text[-1:] == " " != text.strip()) else ""
+    spaced = text[:1] == text[-1:] == " " and text.strip(" ") != ""
+    apart = " " if text.startswith("`") or text.endswith("`") or spaced else ""
     return f"{fence}{apart}{text}{apart}{fence}"
 
 
