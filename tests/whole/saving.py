@@ -29,6 +29,9 @@ Cell = None | int | float | tuple[str, bytes]
 #: What a message's role may be, in any release.
 _ROLES = {("text", role.encode()) for role in ("user", "assistant", "tool", "system", "session_meta")}
 
+#: What newer releases make up, when they open a store, for messages that have none; it was in no file.
+_MADE_UP = ("display_identity", "display_order", "message_uid")
+
 _SUFFIXES = ("", "-wal", "-journal")
 
 
@@ -108,7 +111,7 @@ def rows_of(store: Path, table: str) -> Rows | None:
 def candidates(before: Rows, output: Path | None) -> Iterator[tuple[Cell, tuple[Cell, ...]]]:
     """Every row of an output that can be taken for one of a table, with its key, in the order of the table's columns.
 
-    Columns that the output does not have are NULL; more columns do not count. Rows that the shell's ``.recover`` could
+    Columns that the output does not have are NULL; more columns do not count, nor does what hermes made up. Rows that the shell's ``.recover`` could
     not place, in its tables ``lost_and_found``, are taken for a row of the table where they are one, or look like one.
     """
     if output is None or not output.exists():
@@ -117,7 +120,8 @@ def candidates(before: Rows, output: Path | None) -> Iterator[tuple[Cell, tuple[
     if found is not None:
         places = [found.columns.index(name) if name in found.columns else None for name in before.columns]
         for key, row in found.rows.items():
-            yield key, tuple(None if place is None else row[place] for place in places)
+            ordered = tuple(None if place is None else row[place] for place in places)
+            yield key, _without_what_was_made_up(before, key, ordered)
     for key, row in _unplaced(output, before):
         if before.rows.get(key) == row or _looks_like_one(before, row):
             yield key, row
@@ -231,6 +235,14 @@ def _cells(connection: apsw.Connection, table: str, columns: Sequence[str]) -> I
     )
     for row in connection.execute(f'SELECT {asked} FROM "{table}"'):
         yield tuple(row[n + 1] if row[n] is None else (row[n], row[n + 1]) for n in range(0, len(row), 2))
+
+
+def _without_what_was_made_up(before: Rows, key: Cell, row: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    was = before.rows.get(key)
+    if was is None:
+        return row
+    told = zip(before.columns, was, row, strict=True)
+    return tuple(None if old is None and name in _MADE_UP else new for name, old, new in told)
 
 
 def _unplaced(output: Path, before: Rows) -> Iterator[tuple[Cell, tuple[Cell, ...]]]:

@@ -93,6 +93,15 @@ def test_other_columns_in_another_order_do_not_count_but_lost_ones_do(before: Ro
     assert counted(before, less) == (set(), {1, 2, 3})
 
 
+def test_what_hermes_makes_up_for_messages_that_have_none_does_not_count(tmp_path: Path) -> None:
+    made_by = "CREATE TABLE messages (id INTEGER PRIMARY KEY, role TEXT, message_uid TEXT)"
+    rows = "INSERT INTO messages VALUES (1, 'user', NULL), (2, 'user', 'u2'), (3, NULL, NULL)"
+    before = rows_of(made(tmp_path / "before.db", made_by, rows), "messages")
+    assert before is not None
+    filled = made(tmp_path / "a.db", made_by, rows, "UPDATE messages SET message_uid = 'new', role = 'user'")
+    assert counted(before, filled) == ({1}, {2, 3})
+
+
 def test_nothing_is_saved_by_an_output_that_is_not_there_or_has_no_such_table(before: Rows, tmp_path: Path) -> None:
     assert counted(before, tmp_path / "none.db") == (set(), set())
     assert counted(before, made(tmp_path / "a.db", "CREATE TABLE messages (other)")) == (set(), set())
