@@ -111,8 +111,9 @@ def rows_of(store: Path, table: str) -> Rows | None:
 def candidates(before: Rows, output: Path | None) -> Iterator[tuple[Cell, tuple[Cell, ...]]]:
     """Every row of an output that can be taken for one of a table, with its key, in the order of the table's columns.
 
-    Columns that the output does not have are NULL; more columns do not count, nor does what hermes made up. Rows that the shell's ``.recover`` could
-    not place, in its tables ``lost_and_found``, are taken for a row of the table where they are one, or look like one.
+    Columns that the output does not have are NULL; more columns do not count, nor does what hermes made up. Rows that
+    the shell's ``.recover`` could not place, in its tables ``lost_and_found``, are taken for a row of the table where
+    they are one, or look like one.
     """
     if output is None or not output.exists():
         return
