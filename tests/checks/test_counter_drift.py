@@ -112,15 +112,21 @@ def test_without_an_index_to_messages_nothing_is_judged(tmp_path: Path, oracle: 
     assert copy.found(CHECK) == {}
 
 
-def test_a_counter_that_is_declared_as_text_is_not_judged(tmp_path: Path, oracle: None, shared_folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "columns"), [("sessions", ("message_count", "tool_call_count")), ("messages", ("active",))]
+)
+def test_where_numbers_become_text_nothing_is_judged(
+    table: str, columns: tuple[str, ...], tmp_path: Path, oracle: None, shared_folder: Path
+) -> None:
     copy = scene(shared_folder, NEW).copy(tmp_path)
     assert copy.found(CHECK)
     connection = apsw.Connection(str(copy.home.store))
     connection.pragma("writable_schema", True)
-    connection.execute(
-        "UPDATE sqlite_schema SET sql = replace(replace(sql, 'message_count INTEGER', 'message_count TEXT'),"
-        " 'tool_call_count INTEGER', 'tool_call_count TEXT') WHERE name = 'sessions'"
-    )
+    for column in columns:
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, ?1 || ' INTEGER', ?1 || ' TEXT') WHERE name = ?2",
+            (column, table),
+        )
     connection.close()
     # What a fix writes would be a text again, and no number.
     assert copy.found(CHECK) == {}
