@@ -67,10 +67,10 @@ class Drift(NamedTuple):
 
 def counters_of(shape: Shape) -> list[str]:
     """Return the counters of sessions that can be judged in such a store, and in which a number stays a number."""
-    counters = [column for column in (MESSAGES, CALLS) if _keeps_numbers(shape, "sessions", column)]
+    counters = [column for column in (MESSAGES, CALLS) if _keeps_integers(shape, "sessions", column)]
     if not shape.has("sessions", "id"):
         return []
-    if shape.has("messages", "active") and not _keeps_numbers(shape, "messages", "active"):
+    if shape.has("messages", "active") and not _keeps_integers(shape, "messages", "active"):
         # What is active differs there by how it is asked.
         return []
     if CALLS in counters and not shape.has("messages", "tool_calls"):
@@ -78,8 +78,8 @@ def counters_of(shape: Shape) -> list[str]:
     return counters if shape.messages_by_session else []
 
 
-def _keeps_numbers(shape: Shape, table: str, column: str) -> bool:
-    return shape.has(table, column) and shape.tables[table].columns[column].keeps_numbers
+def _keeps_integers(shape: Shape, table: str, column: str) -> bool:
+    return shape.has(table, column) and shape.tables[table].columns[column].keeps_integers
 
 
 def drifts(view: StoreView, keys: Sequence[Key]) -> Iterator[Drift]:

@@ -42,9 +42,9 @@ class Column(NamedTuple):
     generated: bool = False
 
     @property
-    def keeps_numbers(self) -> bool:
-        """Whether a number stays one in it: a column of text makes text of it."""
-        return affinity_of(self.type) != "TEXT"
+    def keeps_integers(self) -> bool:
+        """Whether a whole number stays what it is in it: other columns make text of it, or a fraction."""
+        return affinity_of(self.type) not in ("TEXT", "REAL")
 
 
 class Table(NamedTuple):

@@ -112,11 +112,12 @@ def test_without_an_index_to_messages_nothing_is_judged(tmp_path: Path, oracle: 
     assert copy.found(CHECK) == {}
 
 
+@pytest.mark.parametrize("declared", ["TEXT", "REAL"])
 @pytest.mark.parametrize(
     ("table", "columns"), [("sessions", ("message_count", "tool_call_count")), ("messages", ("active",))]
 )
-def test_where_numbers_become_text_nothing_is_judged(
-    table: str, columns: tuple[str, ...], tmp_path: Path, oracle: None, shared_folder: Path
+def test_where_numbers_become_something_else_nothing_is_judged(
+    table: str, columns: tuple[str, ...], declared: str, tmp_path: Path, oracle: None, shared_folder: Path
 ) -> None:
     copy = scene(shared_folder, NEW).copy(tmp_path)
     assert copy.found(CHECK)
@@ -124,8 +125,8 @@ def test_where_numbers_become_text_nothing_is_judged(
     connection.pragma("writable_schema", True)
     for column in columns:
         connection.execute(
-            "UPDATE sqlite_schema SET sql = replace(sql, ?1 || ' INTEGER', ?1 || ' TEXT') WHERE name = ?2",
-            (column, table),
+            "UPDATE sqlite_schema SET sql = replace(sql, ?1 || ' INTEGER', ?1 || ' ' || ?3) WHERE name = ?2",
+            (column, table, declared),
         )
     connection.close()
     # What a fix writes would be a text again, and no number.
