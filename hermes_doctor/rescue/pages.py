@@ -189,10 +189,15 @@ class Pages:
         ``used``: a mark for each page; one that another row's record was read from already is not followed, and those
         that are get theirs.
         """
+        return self._followed(number, cell, used)[0]
+
+    def _followed(self, number: int, cell: Cell, used: bytearray | None) -> tuple[bytes, bool]:
+        """Return a row's record as far as it is there, and whether its last page ends as the last one of a row does."""
         data = self.page(number)[cell.body : cell.end]
         if not cell.overflow:
-            return data
+            return data, True
         pieces = [data]
+        ends_well = True
         missing = cell.length - len(data)
         following, room = cell.overflow, self.usable - 4
         while missing > 0:
@@ -200,15 +205,17 @@ class Pages:
                 break
             page = self.page(following)
             after = int.from_bytes(page[:4], "big")
-            # The last page of a chain leads nowhere, all others do.
-            if (after == 0) != (missing <= room):
+            # The last page of a chain leads nowhere, all others do. Where it leads to a page that is none, that may be
+            # all that is wrong.
+            ends_well = after == 0 or missing > room
+            if (after == 0 and missing > room) or (not ends_well and self.has(after)):
                 break
             if used is not None:
                 used[following] = 1
             pieces.append(page[4 : 4 + min(room, missing)])
             missing -= room
             following = after
-        return b"".join(pieces)
+        return b"".join(pieces), ends_well
 
     def record(self, number: int, cell: Cell, used: bytearray | None = None, held: int | None = None) -> Record | None:
         """Return the values of a row; None where what lies there is no record.
@@ -216,7 +223,8 @@ class Pages:
         ``held``: no more bytes of it count. The last page of a long row may hold nothing but zeros: where they are the
         end of a blob that may be right, and the record says so; else the page was wiped, and the row is cut.
         """
-        payload = self.payload(number, cell, used)[:held]
+        payload, ends_well = self._followed(number, cell, used)
+        payload = payload[:held]
         layout = layout_of(payload)
         if layout is None or layout.bytes != cell.length:
             return None
@@ -224,9 +232,9 @@ class Pages:
             return read_record(payload, layout, self.encoding)
         begin = cell.length - ((cell.length - (cell.end - cell.body) - 1) % (self.usable - 4) + 1)
         if payload[begin:].strip(b"\0"):
-            return read_record(payload, layout, self.encoding)
+            return replace(read_record(payload, layout, self.encoding), odd_end=not ends_well)
         if only_blobs(layout, begin):
-            return replace(read_record(payload, layout, self.encoding), ends_in_zeros=True)
+            return replace(read_record(payload, layout, self.encoding), odd_end=True)
         return read_record(payload[:begin], layout, self.encoding)
 
     def layout(self, number: int, cell: Cell) -> Layout | None:

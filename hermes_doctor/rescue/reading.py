@@ -236,7 +236,7 @@ class Reading:
                 table.lost.append(LostRange(cell.number, cell.number, page, "what lies there is no row"))
             elif record.is_cut:
                 table.cut.append(CutRow(page, cell, source, record.held))
-            elif cell.overflow and not self.copy.sound and (record.ends_in_zeros or _looks_torn(record)):
+            elif cell.overflow and not self.copy.sound and (record.odd_end or _looks_torn(record)):
                 # Its later pages may be as they were, or may have been wiped or torn.
                 table.cut.append(CutRow(page, cell, Source.TORN, record.held))
             else:

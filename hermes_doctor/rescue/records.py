@@ -37,15 +37,15 @@ class Record:
     """The values of one row, in the order in which the file has them.
 
     ``values``: those that are whole; fewer than ``layout`` lists where the record is cut. ``held``: so many bytes of it
-    were there. ``partial``: the beginning of the text that is cut short, None where none is. ``ends_in_zeros``: its
-    last page holds nothing else, which may be right.
+    were there. ``partial``: the beginning of the text that is cut short, None where none is. ``odd_end``: its last
+    page holds nothing but zeros, or leads on to nowhere, which may be right all the same.
     """
 
     layout: Layout
     values: list[Cell]
     held: int
     partial: str | None = None
-    ends_in_zeros: bool = False
+    odd_end: bool = False
 
     @property
     def is_cut(self) -> bool:

@@ -141,7 +141,7 @@ def test_zeros_at_the_end_of_a_blob_may_be_right(store: Path) -> None:
         assert leaf is not None
         record = pages.record(2, leaf.cells[0])
         assert record is not None
-        assert (record.values, record.ends_in_zeros) == ([bytes(9000)], True)
+        assert (record.values, record.odd_end) == ([bytes(9000)], True)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,20 @@ def test_a_chain_that_leads_elsewhere_is_not_followed(store: Path, place: int, l
     put(store, chain[place], leads_to(chain).to_bytes(4, "big"))
     with read(store) as pages:
         assert the_row(pages, bytearray(pages.count + 2)) is None
+
+
+def test_a_last_page_that_leads_out_of_the_file_may_be_right(store: Path) -> None:
+    """SQLite does not look where the last page of a row leads to."""
+    chain = long_row(store)
+    with read(store) as pages:
+        before = the_row(pages)
+    put(store, chain[-1], (0x7FFFFFF0).to_bytes(4, "big"))
+    with read(store) as pages:
+        leaf = pages.leaf(2)
+        assert leaf is not None
+        record = pages.record(2, leaf.cells[0])
+    assert record is not None
+    assert (record.values, record.odd_end, record.is_cut) == (before, True, False)
 
 
 def test_pages_that_another_row_has_are_not_followed(store: Path) -> None:
