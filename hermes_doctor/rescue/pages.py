@@ -327,9 +327,10 @@ def _listed(data: bytes, usable: int) -> Iterator[int]:
 
 
 def encoding_of(header: bytes) -> str:
-    """Return the encoding of texts that a file's header names, as SQLite names it; UTF-8 where it names none."""
+    """Return the encoding of texts that a file's header names, as SQLite names it; UTF-8 where it is no header."""
     # SQLite looks at these two bits only.
-    return _ENCODINGS.get(int.from_bytes(header[56:60], "big") & 3, "UTF-8")
+    known = _ENCODINGS.get(int.from_bytes(header[56:60], "big") & 3) if header.startswith(MAGIC) else None
+    return known or "UTF-8"
 
 
 def frame_at(frame: int, size: int, log_header: int) -> int:

@@ -249,6 +249,10 @@ def test_the_encoding_is_what_sqlite_takes_it_for(store: Path, number: int, name
     assert ask(store, "PRAGMA encoding") == [(name,)]
 
 
+def test_what_is_no_header_names_no_encoding() -> None:
+    assert encoding_of(b"\xd3" * 56 + (3).to_bytes(4, "big") + bytes(40)) == "UTF-8"
+
+
 def test_a_file_that_ends_in_the_midst_of_a_page(store: Path) -> None:
     hermes(store, messages=200)
     size = size_of_page(store)
