@@ -34,6 +34,16 @@ SELECT coalesce(
 _ESSENTIAL = {"messages": ("session_id", "role"), "sessions": ("id", "source")}
 
 
+def belongs(form: Form, record: Record, *, torn: bool) -> bool:
+    """Whether a row that may be wiped in part still says clearly where it belongs; ``torn``: its page is.
+
+    Texts that are no text there are in sound stores, too, but no NULs in what says where a row belongs.
+    """
+    values = dict(zip((column.name.lower() for column in form.columns), record.values, strict=False))
+    told = (values.get(name) for name in _ESSENTIAL.get(form.table.lower(), ()))
+    return all("\0" not in value if isinstance(value, str) else value is not None and not torn for value in told)
+
+
 def completed(connection: apsw.Connection, form: Form, number: int, record: Record) -> dict[str, Cell] | None:
     """Return the values of a row that is cut by their columns' names in lower case; None where too little is left.
 

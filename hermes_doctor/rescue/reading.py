@@ -14,7 +14,7 @@ import apsw
 
 from hermes_doctor.rescue.account import LostRange, Rescue, Source, TableAccount
 from hermes_doctor.rescue.copying import Copy
-from hermes_doctor.rescue.filling import completed
+from hermes_doctor.rescue.filling import belongs, completed
 from hermes_doctor.rescue.finishing import counters_of, note_failed
 from hermes_doctor.rescue.forms import Form
 from hermes_doctor.rescue.indexed import Indexed, indexed
@@ -236,8 +236,8 @@ class Reading:
                 table.lost.append(LostRange(cell.number, cell.number, page, "what lies there is no row"))
             elif record.is_cut:
                 table.cut.append(CutRow(page, cell, source, record.held))
-            elif cell.overflow and not self.copy.sound and (record.odd_end or _looks_torn(record)):
-                # Its later pages may be as they were, or may have been wiped or torn.
+            elif not self.copy.sound and (record.odd_end or _looks_torn(record)):
+                # What is behind its beginning may be as it was, or may have been wiped or torn.
                 table.cut.append(CutRow(page, cell, Source.TORN, record.held))
             else:
                 yield cell.number, record.values
@@ -346,6 +346,9 @@ class Reading:
 
     def _put_what_is_left(self, table: Table, row: CutRow, record: Record) -> bool:
         if not record.is_cut:
+            leaf = self.pages.leaf(row.page)
+            if not belongs(table.form, record, torn=leaf is None or not leaf.whole):
+                return False
             return self.new.put(table.form, [(row.cell.number, record.values)]) == 1
         values = completed(self.new.connection, table.form, row.cell.number, record)
         return values is not None and self.new.put_named(table.form, row.cell.number, values)

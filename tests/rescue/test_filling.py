@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hermes_doctor.rescue.filling import MARK, completed
+from hermes_doctor.rescue.filling import MARK, belongs, completed
 from hermes_doctor.rescue.forms import read_form
 from hermes_doctor.rescue.records import Record, layout_of, read_record
 from hermes_doctor.store.cells import Cell
@@ -104,3 +104,27 @@ def test_long_messages_that_lost_a_page(store: Path, new: Path, encoding: str) -
     assert (len(text), time) == (18_000 + 6, 1011.0)
     assert rows_of(new, "t") == {}
     assert [(each.low, each.high) for each in account(result, "t").lost] == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("session", "role", "clear", "clear_if_torn"),
+    [
+        (b"s", b"user", True, True),
+        (b"s\xff", b"user", True, False),
+        (b"s\0\0", b"user", False, False),
+        (b"s", b"\0\0\0\0", False, False),
+    ],
+)
+def test_a_row_belongs_where_its_session_and_role_are_texts(
+    connection: apsw.Connection, session: bytes, role: bytes, clear: bool, clear_if_torn: bool
+) -> None:
+    header = bytes([6, 0, 13 + 2 * len(session), 13 + 2 * len(role), 0, 9])
+    payload = header + session + role
+    layout = layout_of(payload)
+    assert layout is not None
+    record = read_record(payload, layout, "UTF-8")
+    assert not record.is_cut
+    form = read_form(connection, "messages")
+    assert (belongs(form, record, torn=False), belongs(form, record, torn=True)) == (clear, clear_if_torn)
+    # Of other tables nothing is known.
+    assert belongs(read_form(connection, "other"), record, torn=True)
