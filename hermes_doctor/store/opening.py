@@ -141,7 +141,8 @@ class OpenStore:
         """Tell whether this connection no longer shows the store.
 
         Either somebody opened for writing what is read as immutable: what was read since is void, reopen (rung a or
-        b then). Or another file was put in its place. A private copy stays what it is, the moment it was made.
+        b then). Or another file was put in its place, or it was cut off; after a VACUUM, too, it is looked at anew. A
+        private copy stays what it is, the moment it was made.
         """
         if self.private:
             return False
@@ -151,7 +152,8 @@ class OpenStore:
             status = self.bundle.path.stat()
         except OSError:
             return True
-        return (status.st_dev, status.st_ino) != (self.bundle.device, self.bundle.inode)
+        same = (status.st_dev, status.st_ino) == (self.bundle.device, self.bundle.inode)
+        return not same or status.st_size < self.bundle.size
 
     def close(self) -> None:
         """Close the connection, give the lease back, remove a private copy. May be called more than once."""

@@ -48,6 +48,8 @@ CASES = [
     (NEW, "compact", Step.COMPACT_CHECKED, 1, mishaps.halved),
     (OLD, "compact", Step.COMPACTED, 1, mishaps.replaced),
     (NEW, "scan", Step.SCANNING, 1, mishaps.deleted),
+    (NEW, "scan", Step.SCANNING, 1, mishaps.emptied),
+    (NEW, "scan", Step.SCANNED, 1, mishaps.halved),
 ]
 
 
