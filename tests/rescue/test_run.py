@@ -62,6 +62,13 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody")
+def test_the_new_store_is_its_owners_also_where_root_saves_it(damaged: Path, new: Path) -> None:
+    os.chown(damaged, 12345, -1)
+    rescue(damaged, new)
+    assert (new.stat().st_uid, new.stat().st_mode & 0o777) == (12345, 0o600)
+
+
 def test_what_is_saved_is_a_store_that_is_healthy(damaged: Path, new: Path) -> None:
     result = rescue(damaged, new)
     assert told(result) == ("partly-rescued", 1)
