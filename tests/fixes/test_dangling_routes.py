@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
+import apsw
 import pytest
 
 from checks import lineage_gaps, orphan_messages
@@ -43,6 +45,20 @@ def test_usage_of_sessions_that_are_gone_goes_and_comes_back(home: Home, release
     # What is left is reported only, or can still be rebuilt.
     assert patient.mend(checks=[CHECK], fixes=[FIX]).count("applied") == 0
     assert outcome(patient.undo(done.run)) == ("fixed", 0, None)
+    assert difference(before, image_of(home.store)) == []
+
+
+def test_a_table_without_a_key_is_left(home: Home) -> None:
+    plant(home, get("0.19.0"))
+    with closing(apsw.Connection(str(home.store))) as connection:
+        connection.execute("CREATE TABLE usage AS SELECT * FROM session_model_usage")
+        connection.execute("DROP TABLE session_model_usage")
+        connection.execute("ALTER TABLE usage RENAME TO session_model_usage")
+    patient, before = Patient(home.store, home.path, now=NOW), image_of(home.store)
+    done = patient.mend(checks=[CHECK], fixes=[FIX])
+    refused = {change.reason for change in done.changes if change.table == "session_model_usage"}
+    assert "its table has no key" in refused
+    assert (done.count("failed"), done.count("applied")) == (0, 0)
     assert difference(before, image_of(home.store)) == []
 
 
