@@ -250,7 +250,7 @@ def _sessions_differ(view: StoreView, how: Comparison) -> bool:
     What changes a session's standing changes that of all its messages, so that one of them tells.
     """
     sessions = view.shape.tables.get("sessions")
-    if sessions is None or sessions.rowid is None or not view.shape.messages_by_session:
+    if sessions is None or sessions.rowid is None or not sessions.has("id") or not view.shape.messages_by_session:
         return False
     rowid = sessions.rowid
     first = view.reader.value(f"SELECT min({rowid}) FROM sessions")
