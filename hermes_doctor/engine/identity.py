@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 
 from hermes_doctor.host.bundle import Bundle
+from hermes_doctor.store.cells import decoded
 from hermes_doctor.store.shape import Shape
 
 #: Keys of state_meta by which releases from 0.21.5 on tell one file from another; a recovery gives new ones.
@@ -34,9 +35,10 @@ def identify(connection: apsw.Connection, shape: Shape, bundle: Bundle) -> dict[
     """Return by what the store can be known again, as JSON can hold it."""
     known: dict[str, Any] = {"device": bundle.device, "inode": bundle.inode} | _generations(connection, shape)
     if _has_chats(shape):
-        # Ids that are no text in UTF-8 could not be looked for again.
-        readable = "SELECT id, started_at FROM (" + _CHATS + ") WHERE json_valid(json_quote(id))"
-        known["chats"] = [[str(chat), float(at)] for chat, at in connection.execute(readable)]
+        # As bytes: an id that is no text would end the reading, and could not be looked for again.
+        raw = connection.execute(f"SELECT CAST(id AS BLOB), started_at FROM ({_CHATS})")
+        chats = ((decoded(bytes(chat), shape.encoding), at) for chat, at in raw)
+        known["chats"] = [[chat, float(at)] for chat, at in chats if isinstance(chat, str)]
     return known
 
 
