@@ -55,7 +55,7 @@ def completed(connection: apsw.Connection, form: Form, number: int, record: Reco
         return None
     cut = form.columns[len(record.values)]
     if record.partial is not None and (form.table.lower(), cut.name.lower()) == ("messages", "content"):
-        values["content"] = record.partial + MARK
+        values["content"] = _sure(record.partial) + MARK
     bound = {**values, **{column.name.lower(): number for column in form.columns if column.is_rowid}}
     for column in form.columns[len(record.values) :]:
         name = column.name.lower()
@@ -64,6 +64,15 @@ def completed(connection: apsw.Connection, form: Form, number: int, record: Reco
             if values[name] is None:
                 return None
     return values
+
+
+def _sure(beginning: str) -> str:
+    """Return the beginning of a text as far as it is sure to be text.
+
+    Where a page is torn, bytes of another follow, and with them NULs. Releases store structured content with a NUL in
+    front; other texts of theirs hold none.
+    """
+    return beginning[:1] + beginning[1:].partition("\0")[0]
 
 
 def _nearest(connection: apsw.Connection, form: Form, column: str, bound: dict[str, Cell]) -> Cell:

@@ -50,6 +50,23 @@ def test_the_beginning_of_a_text_says_that_it_is_only_that(connection: apsw.Conn
     assert values == {"id": None, "session_id": "s", "role": "user", "content": "the " + MARK, "timestamp": 40.5}
 
 
+@pytest.mark.parametrize(
+    ("content", "held", "kept"),
+    [
+        ("said\0\x07\0\0 and more", 14, "said"),
+        ("\0json:[1, 2]\0\0 and more", 20, "\0json:[1, 2]"),
+        ("\0\0\0\0 and more", 9, "\0"),
+    ],
+)
+def test_what_follows_a_nul_is_no_text_of_the_message(
+    connection: apsw.Connection, content: str, held: int, kept: str
+) -> None:
+    connection.execute("INSERT INTO messages VALUES (4, 's', 'user', 'x', 40.5, 1)")
+    values = left(connection, cut(held, "s", "user", content))
+    assert values is not None
+    assert values["content"] == kept + MARK
+
+
 def test_the_time_is_that_of_a_message_nearby(connection: apsw.Connection) -> None:
     record = cut(9, "s", "user", "the whole text")
     assert left(connection, record) is None, "there is none"
