@@ -117,7 +117,8 @@ class ScanTable:
         lines = [f"{self._look.ink.bold(short_path(scan.ref.path))}   {word}"]
         if scan.reason:
             lines += self._wrap(visible(scan.reason), "  ")
-        if scan.next_step:
+        # What is wrong with a file is told with what to do about it.
+        if scan.next_step and scan.next_step not in (scan.reason or ""):
             lines += self._wrap(f"Next: {visible(scan.next_step)}", "  ")
         return lines
 

@@ -99,6 +99,12 @@ def test_a_store_that_cannot_be_read_says_why_and_what_next(condition: Condition
     assert text == f"/srv/hermes/state.db   {word}\n  its bytes\\x0aare gone\n  Next: hermes do-this\n"
 
 
+def test_what_to_type_is_said_once() -> None:
+    reason = "its bytes are gone: hermes do-this"
+    text = printed(make_scan(condition=Condition.DAMAGED, reason=reason, next_step="hermes do-this"))
+    assert text.count("hermes do-this") == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
