@@ -7,7 +7,6 @@ transaction of one connection gives the row counts and feeds the copying.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import time
@@ -19,6 +18,7 @@ from urllib.parse import quote as percent_encoded
 
 import apsw
 
+from hermes_doctor.engine.halts import is_full
 from hermes_doctor.engine.steps import Step, reach
 from hermes_doctor.host.room import free_bytes
 from hermes_doctor.host.upstream import for_damage, printable
@@ -46,8 +46,6 @@ _NAME = re.compile(r"(.+)-(\d{8}-\d{6})(?:-(\d+))?\.db", re.DOTALL)
 _PARTIAL = ".partial"
 #: What a check says of rows that break a constraint: faults of the content, which a backup is to keep as they are.
 _CONTENT = re.compile(r"(NULL value in|CHECK constraint failed in|(TEXT|NUMERIC|non-\w+) value in) ")
-
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 #: Called with the share that is done, 0 to 1; what it raises stops the backup.
 BackupProgress = Callable[[float], None]
@@ -88,15 +86,8 @@ def make_backup(store: Path, folder: Path, progress: BackupProgress | None = Non
             partial.unlink(missing_ok=True)
             raise
         _put_on_disk(place)
-    except apsw.FullError:
-        raise BackupError(_full(folder)) from None
-    except apsw.Error as error:
-        raise BackupError(f"SQLite could not copy the store: {' '.join(str(error).split())}") from None
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise BackupError(_full(folder)) from None
-        said = (error.strerror or type(error).__name__).lower()
-        raise BackupError(f"{printable(error.filename or folder)}: {said}") from None
+    except (apsw.Error, OSError) as error:
+        raise BackupError(_obstacle(error, folder)) from None
     _prune(place, final)
     return final
 
@@ -258,6 +249,15 @@ def _prune(place: Path, newest: Path) -> None:
         # One that cannot be removed costs room, no more.
         with contextlib.suppress(OSError):
             entry.unlink()
+
+
+def _obstacle(error: apsw.Error | OSError, folder: Path) -> str:
+    if is_full(error):
+        return _full(folder)
+    if isinstance(error, OSError):
+        said = (error.strerror or type(error).__name__).lower()
+        return f"{printable(error.filename or folder)}: {said}"
+    return f"SQLite could not copy the store: {' '.join(str(error).split())}"
 
 
 def _full(folder: Path, needed: int | None = None) -> str:

@@ -20,7 +20,7 @@ _STANDS = "what was committed stands and can be undone"
 
 def halt(error: Exception) -> str:
     """Return one line: what ended the work, what it means, and where something helps, what to do next."""
-    if _is_full(error):
+    if is_full(error):
         return f"the disk is full: {_STANDS}; free some room, then type the same command again"
     if isinstance(error, (OSError, sqlite3.Error)):
         return f"the doctor's records cannot be written ({error}): {_STANDS}"
@@ -64,7 +64,7 @@ def unreadable_journal(path: Path, error: Exception) -> str:
     )
 
 
-def _is_full(error: Exception) -> bool:
+def is_full(error: Exception) -> bool:
     """Whether there was no room left, whichever library says so.
 
     A full disk can also show as a failed write or a failed growth of the log's index.

@@ -311,6 +311,23 @@ def test_a_disk_that_fills_up_meanwhile(home: Home, tmp_path: Path) -> None:
             assert connection.execute("SELECT id FROM sessions").fetchall() == [("small",)]
 
 
+def test_a_disk_without_room_for_the_index_of_the_log(home: Home, tmp_path: Path) -> None:
+    """A store in WAL mode cannot even be read then, and SQLite calls that a disk I/O error."""
+    home.run("0.19.0", [call("create_session", "s1", "cli")])
+    with opened(home.store) as connection:
+        assert connection.pragma("journal_mode") == "wal"
+    with small_disk(tmp_path / "disk", 16 * MIB) as disk:
+        store = Path(shutil.copy(home.store, disk))
+        with suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        # A little is left, for the folders; an index takes 32 KiB.
+        os.truncate(disk / "filler", (disk / "filler").stat().st_size - 4 * 4096)
+        with pytest.raises(BackupError, match=r"no room for it on the file system of \S+: free some"):
+            make_backup(store, disk / "doctor")
+        assert backups(disk / "doctor") == []
+
+
 def test_a_folder_that_cannot_be_written_to(lived: Home, doctor: Path) -> None:
     (doctor / "backups").write_bytes(b"a file in its place")
     with pytest.raises(BackupError, match="backups: file exists"):
