@@ -25,6 +25,8 @@ _HEADER_BYTES = 100
 #: How much of a file that begins with zeros is read to say that all of it is zeros.
 _ZEROS_LOOKED_AT = 256 * 1024 * 1024
 _CHUNK = 4 * 1024 * 1024
+#: The size of a page where a header that is damaged does not say it (SQLite's own choice).
+_DEFAULT_PAGE = 4096
 #: A file that looks truncated may be one that somebody is just writing: looks, and seconds between them.
 _TRUNCATED_LOOKS = 4
 _TRUNCATED_PAUSE = 0.05
@@ -152,6 +154,25 @@ def inspect(path: Path) -> Bundle:
     return bundle
 
 
+def inspect_damaged(path: Path) -> Bundle:
+    """Look at a store's files, damaged as they may be, so that they can be copied.
+
+    Raises StoreProblem where there is no file that can be read, or what lies beside it is none; RuntimeError where this
+    process has the file open.
+    """
+    try:
+        return inspect(path)
+    except StoreProblem as problem:
+        try:
+            real_path = path.resolve(strict=True)
+            status = real_path.stat()
+        except (OSError, RuntimeError, ValueError):
+            raise problem from None
+        if not stat.S_ISREG(status.st_mode) or not os.access(real_path, os.R_OK):
+            raise
+    return _bundle_of(path, real_path, status, None)
+
+
 def _look(path: Path) -> tuple[Bundle, int | None]:
     """Look once; also give the number of pages that the header promises, None where nothing can be told."""
     try:
@@ -183,14 +204,23 @@ def _look(path: Path) -> tuple[Bundle, int | None]:
                 _say_zeroed(path, real_path, len(header), file.read)
         except OSError as error:
             raise unreadable(path, error) from None
-    page_size = _page_size(path, header)
+    bundle = _bundle_of(path, real_path, status, header)
+    # A log or a hot journal may hold the pages that the file lacks: SQLite decides then.
+    by_header = not (bundle.wal_bytes or bundle.journal_hot)
+    return bundle, _promised_pages(header, status.st_size, bundle.page_size) if by_header else None
+
+
+def _bundle_of(path: Path, real_path: Path, status: os.stat_result, header: bytes | None) -> Bundle:
+    """Look at what lies beside a store's file, and put all of it together. ``header``: None where it tells nothing."""
+    page_size = _DEFAULT_PAGE if header is None else _page_size(path, header)
     log = _sidecar_status(path, sidecar(real_path, "-wal"))
-    log_index = _sidecar_status(path, sidecar(real_path, "-shm"))
+    # Of a store that is only copied, nobody reads it.
+    log_index = (_status_of if header is None else _sidecar_status)(path, sidecar(real_path, "-shm"))
     journal_path = sidecar(real_path, "-journal")
     journal = _sidecar_status(path, journal_path)
     journal_bytes = journal.st_size if journal else None
-    journal_hot = bool(journal_bytes) and _first_byte(path, journal_path) not in (b"", b"\x00")
-    bundle = Bundle(
+    in_wal_mode = log is not None if header is None else header[19] == 2
+    return Bundle(
         path=path,
         real_path=real_path,
         device=status.st_dev,
@@ -202,13 +232,10 @@ def _look(path: Path) -> tuple[Bundle, int | None]:
         wal_inode=log.st_ino if log else None,
         shm=log_index is not None,
         journal_bytes=journal_bytes,
-        journal_hot=journal_hot,
-        journal_mode="wal" if header[19] == 2 else "rollback",
+        journal_hot=bool(journal_bytes) and _first_byte(path, journal_path) not in (b"", b"\x00"),
+        journal_mode="wal" if in_wal_mode else "rollback",
         page_size=page_size,
     )
-    # A log or a hot journal may hold the pages that the file lacks: SQLite decides then.
-    promised = None if bundle.wal_bytes or journal_hot else _promised_pages(header, status.st_size, page_size)
-    return bundle, promised
 
 
 def _promised_pages(header: bytes, size: int, page_size: int) -> int:

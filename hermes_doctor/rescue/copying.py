@@ -6,7 +6,6 @@ its file is replayed by SQLite without a question, and ruins it. So both are loo
 
 from __future__ import annotations
 
-import os
 import struct
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import apsw
 
-from hermes_doctor.host.bundle import Bundle, StoreProblem, copy_file, inspect, sidecar, unreadable
+from hermes_doctor.host.bundle import Bundle, copy_file, sidecar
 from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES, LOG_HEADER_BYTES, read_log
 from hermes_doctor.rescue.account import LostRange
 from hermes_doctor.rescue.pages import HEADER_BYTES, MAGIC, Pages, encoding_of, frame_at
@@ -29,7 +28,7 @@ _LOG_MAGICS = (0x377F0682, 0x377F0683)
 _PAGE_SIZES = tuple(1 << power for power in range(9, 17))
 #: The pages by which the size of a page is told where nothing says it.
 _LOOKED_AT = 400
-#: A frame that ends a transaction says how many pages the file has then.
+#: SQLite's own choice.
 _DEFAULT_PAGE = 4096
 _LINES = 20
 
@@ -60,47 +59,6 @@ class Copy:
         if self.connection is not None:
             self.connection.close()
         self.pages.close()
-
-
-def look_at(path: Path) -> Bundle:
-    """Look at a store's files, damaged as they may be. Raises StoreProblem where there is nothing to be read."""
-    try:
-        return inspect(path)
-    except StoreProblem as problem:
-        try:
-            real_path = path.resolve(strict=True)
-            status = real_path.stat()
-        except (OSError, RuntimeError, ValueError):
-            raise problem from None
-        if not real_path.is_file() or not os.access(real_path, os.R_OK):
-            raise
-    sizes: dict[str, int | None] = {}
-    inodes: dict[str, int | None] = {}
-    for suffix in ("-wal", "-shm", "-journal"):
-        try:
-            beside = real_path.with_name(real_path.name + suffix).stat()
-        except FileNotFoundError:
-            sizes[suffix] = inodes[suffix] = None
-        except OSError as error:
-            raise unreadable(path, error) from None
-        else:
-            sizes[suffix], inodes[suffix] = beside.st_size, beside.st_ino
-    return Bundle(
-        path=path,
-        real_path=real_path,
-        device=status.st_dev,
-        inode=status.st_ino,
-        owner=status.st_uid,
-        size=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        wal_bytes=sizes["-wal"],
-        wal_inode=inodes["-wal"],
-        shm=sizes["-shm"] is not None,
-        journal_bytes=sizes["-journal"],
-        journal_hot=bool(sizes["-journal"]),
-        journal_mode="wal" if sizes["-wal"] is not None else "rollback",
-        page_size=_DEFAULT_PAGE,
-    )
 
 
 def make_copy(bundle: Bundle, folder: Path, told: Callable[[int], object], stop: Stop, stack: ExitStack) -> Copy:

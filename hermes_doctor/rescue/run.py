@@ -18,14 +18,14 @@ from hermes_doctor.engine.model import ExitCode
 from hermes_doctor.engine.plan import Chosen
 from hermes_doctor.engine.scan import Progress, ScanOptions, scan_store
 from hermes_doctor.engine.stopping import Stop, Stopped
-from hermes_doctor.host.bundle import Bundle, Condition, StoreProblem
+from hermes_doctor.host.bundle import Bundle, Condition, StoreProblem, inspect_damaged
 from hermes_doctor.host.holders import find_holding, named
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.host.private_folder import PrivateFolder, sweep
 from hermes_doctor.host.room import free_bytes, temporary_folder
 from hermes_doctor.host.upstream import printable, quoted
 from hermes_doctor.rescue.account import Rescue
-from hermes_doctor.rescue.copying import Copy, look_at, make_copy
+from hermes_doctor.rescue.copying import Copy, make_copy
 from hermes_doctor.rescue.finishing import finish
 from hermes_doctor.rescue.reading import Reading
 from hermes_doctor.rescue.writing import NewFile
@@ -106,7 +106,7 @@ class _Work:
 
     def run(self, stack: ExitStack) -> None:
         """Do all of it. Raises Stopped, StoreProblem, OSError and apsw.Error for what stands in the way."""
-        bundle = look_at(self.result.ref.path)
+        bundle = inspect_damaged(self.result.ref.path)
         self.result.bytes, self.owner = bundle.size, bundle.owner
         obstacle = self._obstacle(bundle)
         if obstacle is not None:

@@ -37,6 +37,7 @@ from tests.rescue.lab import (
     root_of,
     rows_of,
     run,
+    size_of_page,
     zero,
 )
 
@@ -394,6 +395,29 @@ def test_nothing_there_at_all(tmp_path: Path, new: Path) -> None:
     folder = tmp_path / "folder.db"
     folder.mkdir()
     assert told(rescue(folder, new)) == ("nothing-saved", 4)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("make_it", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("suffix", ["-wal", "-journal", "-shm"])
+def test_what_lies_beside_a_store_and_is_no_file(
+    store: Path, new: Path, suffix: str, make_it: Callable[[Path], None], cut: bool
+) -> None:
+    """Opening a pipe waits for ever, and a device has no end. The log's index is nothing that a copy needs."""
+    hermes(store, messages=300)
+    if cut:
+        with store.open("r+b") as file:
+            file.truncate(store.stat().st_size - size_of_page(store))
+    make_it(store.with_name(store.name + suffix))
+    result = rescue(store, new)
+    if suffix == "-shm":
+        assert told(result) == (("partly-rescued", 1) if cut else ("rescued", 0))
+    else:
+        assert told(result) == ("nothing-saved", 4)
+        assert f"{store}{suffix} is no file" in (result.reason or "")
+        assert result.condition is Condition.UNREADABLE
+        assert names_in(new.parent) == []
 
 
 def test_a_newer_schema_than_is_known(store: Path, new: Path) -> None:
