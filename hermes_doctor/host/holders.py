@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,13 +110,14 @@ def _proc_is_there() -> bool:
 def _look_through_proc(bundle: Bundle) -> _Seen:
     """Look at every process's descriptors, by device and inode, and by name where a sidecar was deleted."""
     seen = _Seen([], confined=_in_own_pid_namespace() or _others_are_hidden(bundle.owner))
-    wanted = set(_inodes(bundle))
+    store = bundle.device, bundle.inode
+    wanted = {store, *_inodes_of_sidecars(bundle)}
     deleted = {f"{path} (deleted)" for path in (bundle.wal_path, bundle.shm_path)}
     for process in _PROC.iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
         try:
-            holds, deleted_sidecar = _holds(process, wanted, deleted)
+            holds, deleted_sidecar = _holds(process, wanted, store, deleted)
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
             continue
         except OSError:
@@ -127,23 +129,35 @@ def _look_through_proc(bundle: Bundle) -> _Seen:
     return seen
 
 
-def _holds(process: Path, wanted: set[tuple[int, int]], deleted: set[str]) -> tuple[bool, bool]:
-    """Tell whether a process has one of the files open for writing, and whether a deleted sidecar is among them."""
+def _holds(process: Path, wanted: set[tuple[int, int]], store: tuple[int, int], deleted: set[str]) -> tuple[bool, bool]:
+    """Tell whether a process has one of the files open for writing, and whether a deleted sidecar is among them.
+
+    SQLite opens the log for writing for a connection that only reads, too, and often the log's index. So of each
+    sidecar as many descriptors count for nothing as the process has of the store itself for reading only. One more
+    belongs to a connection whose store was put elsewhere, and that may write to the log that lies here.
+    """
     holds = deleted_sidecar = False
+    readers = 0
+    sidecars: Counter[tuple[int, int]] = Counter()
     for entry in (process / "fd").iterdir():
         try:
             status = entry.stat()
+            file = status.st_dev, status.st_ino
             is_deleted = status.st_nlink == 0 and str(entry.readlink()) in deleted
-            if (status.st_dev, status.st_ino) not in wanted and not is_deleted:
+            if file not in wanted and not is_deleted:
                 continue
-            if not may_write(process / "fdinfo" / entry.name):
-                continue
+            writes = may_write(process / "fdinfo" / entry.name)
         except FileNotFoundError:
             # Closed since, or a socket of a namespace that is gone.
             continue
-        holds = True
-        deleted_sidecar = deleted_sidecar or is_deleted
-    return holds, deleted_sidecar
+        if not writes:
+            readers += file == store
+        elif file == store or is_deleted:
+            holds = True
+            deleted_sidecar = deleted_sidecar or is_deleted
+        else:
+            sidecars[file] += 1
+    return holds or any(count > readers for count in sidecars.values()), deleted_sidecar
 
 
 def may_write(fdinfo: Path) -> bool:
@@ -154,8 +168,7 @@ def may_write(fdinfo: Path) -> bool:
     return True
 
 
-def _inodes(bundle: Bundle) -> Iterator[tuple[int, int]]:
-    yield bundle.device, bundle.inode
+def _inodes_of_sidecars(bundle: Bundle) -> Iterator[tuple[int, int]]:
     for path in (bundle.wal_path, bundle.shm_path):
         try:
             status = path.stat()

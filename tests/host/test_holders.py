@@ -74,6 +74,36 @@ def test_nobody_and_mere_readers_are_no_holders(bundle: Bundle, lease: LeaseRefu
         assert find_holding(bundle, lease) == Holding("no")
 
 
+#: What SQLite opens for who only reads, beside somebody who writes: a log, and its index, for writing.
+ONLY_READS = (
+    "import sys, apsw; flags = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY\n"
+    "reader = apsw.Connection(f'file:{sys.argv[1]}?mode=ro', flags=flags)\n"
+    "reader.execute('SELECT count(*) FROM sessions').get\n"
+)
+
+
+def test_who_reads_a_store_with_a_log_is_no_holder(bundle: Bundle) -> None:
+    """As another doctor that scans it, or makes a backup."""
+    with another(HERMES_LIKE, str(bundle.path)) as writer, another(ONLY_READS, str(bundle.path)) as reader:
+        opened = {entry.resolve().name: entry.name for entry in Path(f"/proc/{reader}/fd").iterdir()}
+        for name in ("state.db-wal", "state.db-shm"):
+            assert holders.may_write(Path(f"/proc/{reader}/fdinfo/{opened[name]}"))
+        found = find_holding(bundle, LeaseRefusal.UNAVAILABLE)
+        assert [each.pid for each in found.holders] == [writer]
+
+
+def test_who_also_reads_and_has_the_log_of_a_store_that_was_moved_away_is_a_holder(bundle: Bundle) -> None:
+    """It writes to the log that lies beside the new store."""
+    moved = (
+        f"{HERMES_LIKE}\nimport os, shutil\nos.rename(sys.argv[1], sys.argv[1] + '.old')\n"
+        f"shutil.copy(sys.argv[1] + '.old', sys.argv[1])\n{ONLY_READS.replace('mode=ro', 'mode=ro&readonly_shm=1')}"
+    )
+    with another(moved, str(bundle.path)) as pid:
+        new = inspect(bundle.path)
+        assert new.inode != bundle.inode
+        assert [each.pid for each in find_holding(new, LeaseRefusal.UNAVAILABLE).holders] == [pid]
+
+
 def test_the_doctor_itself_never_counts(bundle: Bundle) -> None:
     with bundle.path.open("r+b"):
         assert find_holding(bundle, LeaseRefusal.UNAVAILABLE).holders == ()
