@@ -264,9 +264,11 @@ def _is_plain(shape: Shape, view: str) -> bool:
     source = re.search(_PLAIN_SOURCE, begin[1], re.I | re.S) if begin is not None else None
     if begin is None or source is None or len(re.findall(r"\bJOIN\b", begin[1], re.I)) > 1:
         return False
-    words = {word.lower() for word in re.findall(r"[^\W\d]\w*", begin[1])}
-    words -= {alias.lower() for alias in source.groups() if alias}
-    return all(
+    named = zip(source.groups(), ("messages", "sessions"), strict=True)
+    tables = {(alias or table).lower(): table for alias, table in named}
+    owned = re.findall(r"([^\W\d]\w*)\.([^\W\d]\w*)", begin[1])
+    words = {word.lower() for word in re.findall(r"[^\W\d]\w*", begin[1])} - tables.keys()
+    return all(shape.has(tables.get(owner.lower(), ""), column) for owner, column in owned) and all(
         _WORD_OF_VIEWS.fullmatch(word) or shape.has("messages", word) or shape.has("sessions", word) for word in words
     )
 

@@ -18,15 +18,18 @@ from hermes_doctor.engine.scan import ScanOptions, scan_store
 from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.store import index_state
 from hermes_doctor.store.reader import Pace, Reader
+from hermes_doctor.store.search_index import check_rows
 from hermes_doctor.store.shape import read_shape
 from hermes_doctor.store.view import StoreView
 from tests.checks.index_cases import (
     BASE,
     CASES,
+    INFO,
     REBUILDING,
     SITES,
     TRIGRAM,
     IndexCase,
+    Said,
     both,
     no_triggers,
     run,
@@ -287,6 +290,28 @@ def test_an_index_that_is_gone_keeps_messages_out(shared_folder: Path, oracle: N
     home.run("0.22.2", [open_store()])
     # It is made anew, and left empty.
     assert said(scanned(home)) == {BASE + ":0-2047": ("warning", "unsafe")}
+
+
+@pytest.mark.parametrize(
+    ("joined", "expected"), [("s.id", {TRIGRAM: INFO}), ("s.named", {})], ids=["by what is not there", "otherwise"]
+)
+def test_sessions_without_ids_are_asked_for_none(
+    shared_folder: Path, oracle: None, tmp_path: Path, joined: str, expected: Said
+) -> None:
+    def without_ids(connection: apsw.Connection) -> None:
+        view = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'messages_fts_trigram_src'").get
+        connection.execute(
+            f"""CREATE TEMP TABLE kept AS SELECT * FROM sessions;
+                DROP VIEW messages_fts_trigram_src;
+                DROP TABLE sessions;
+                CREATE TABLE sessions AS SELECT id AS named, source, model_config FROM temp.kept;
+                {str(view).replace("s.id", joined)}"""
+        )
+
+    home = with_case(site_home(shared_folder, "0.22.2"), tmp_path / "home", IndexCase("", without_ids))
+    assert said(scanned(home)) == expected
+    with looked_through(home) as view:
+        assert check_rows(view.reader.connection, view.shape, [1, 9]) == []
 
 
 def test_a_file_that_is_damaged_under_an_index_is_said_and_stays_damaged(

@@ -185,6 +185,8 @@ def test_a_file_of_0_20_that_0_22_opened_has_two_layouts(home: Home) -> None:
         ("content, tool_name, content=messages_src", "messages WHERE id IN (SELECT id FROM messages)", Layout.UNKNOWN),
         ("content, tool_name, content=messages_src", "messages UNION ALL SELECT * FROM messages", Layout.UNKNOWN),
         ("content, tool_name, content=messages_src", "messages WHERE absent = 1", Layout.UNKNOWN),
+        ("content, tool_name, content=messages_src", "messages JOIN sessions AS s ON s.role = role", Layout.UNKNOWN),
+        ("content, tool_name, content=messages_src", "messages JOIN sessions ON sessions.role = role", Layout.UNKNOWN),
         ("content, display_kind, content=messages_src", "messages", Layout.UNKNOWN),
         ("content, tool_name, content='messages_src'", None, Layout.UNKNOWN),
         ("content, content=''", None, Layout.UNKNOWN),
