@@ -253,7 +253,7 @@ def _frames(log: Path, size: int, first: int, end: int | None) -> dict[int, int]
     with log.open("rb") as file:
         salts = file.read(LOG_HEADER_BYTES)[16:24]
         for frame in count(first) if end is None else range(first, end):
-            place = frame_at(frame, size, LOG_HEADER_BYTES)
+            place = frame_at(frame, size)
             file.seek(place - FRAME_HEADER_BYTES)
             header = file.read(FRAME_HEADER_BYTES)
             # What was left of an earlier round has other salts.

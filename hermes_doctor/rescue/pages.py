@@ -6,11 +6,12 @@ Only a page's own bytes are looked at here; whether it is where it should be, `t
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES
+from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES, LOG_HEADER_BYTES
 from hermes_doctor.rescue.records import Layout, Record, layout_of, only_blobs, read_record, signed, varint
 
 MAGIC = b"SQLite format 3\x00"
@@ -141,14 +142,13 @@ class Pages:
         base = HEADER_BYTES if number == 1 else 0
         if data[base] != LEAF:
             return None
-        count = int.from_bytes(data[base + 3 : base + 5], "big")
-        first = base + _LEAF_HEADER + 2 * count
-        if first > self.usable:
+        places, first = self._places(data, base, _LEAF_HEADER)
+        if places is None:
             return Leaf([], whole=False)
         cells: list[Cell] = []
         whole = True
-        for at in range(base + _LEAF_HEADER, first, 2):
-            cell = self._cell(data, int.from_bytes(data[at : at + 2], "big"), first)
+        for place in places:
+            cell = self._cell(data, place, first)
             if cell is None or (cells and cell.number <= cells[-1].number):
                 whole = False
             else:
@@ -161,15 +161,13 @@ class Pages:
         base = HEADER_BYTES if number == 1 else 0
         if data[base] != INTERIOR:
             return None
-        count = int.from_bytes(data[base + 3 : base + 5], "big")
-        first = base + _INTERIOR_HEADER + 2 * count
-        if first > self.usable:
+        places, first = self._places(data, base, _INTERIOR_HEADER)
+        if places is None:
             return Branch([], 0, whole=False)
         children: list[tuple[int, int]] = []
         # The first page has less room than others: what does not fit into it any more may be all in one page below.
-        whole = count > 0 or number == 1
-        for at in range(base + _INTERIOR_HEADER, first, 2):
-            place = int.from_bytes(data[at : at + 2], "big")
+        whole = bool(places) or number == 1
+        for place in places:
             try:
                 key, end = varint(data, place + 4)
             except IndexError:
@@ -182,6 +180,15 @@ class Pages:
                 whole = False
         last = int.from_bytes(data[base + 8 : base + 12], "big")
         return Branch(children, last if self.has(last) else 0, whole)
+
+    def _places(self, data: bytes, base: int, header: int) -> tuple[tuple[int, ...] | None, int]:
+        """Return where the cells of a page begin, None where it has no room for as many, and the first place for one.
+
+        ``base``: where the page's own header begins; ``header``: how many bytes that has.
+        """
+        count = int.from_bytes(data[base + 3 : base + 5], "big")
+        first = base + header + 2 * count
+        return struct.unpack_from(f">{count}H", data, base + header) if first <= self.usable else None, first
 
     def payload(self, number: int, cell: Cell, used: bytearray | None = None) -> bytes:
         """Return a row's record, as far as its pages can be followed: shorter than it should be where they cannot.
@@ -333,6 +340,6 @@ def encoding_of(header: bytes) -> str:
     return known or "UTF-8"
 
 
-def frame_at(frame: int, size: int, log_header: int) -> int:
+def frame_at(frame: int, size: int) -> int:
     """Return where the page of a frame begins in its log; frames are counted from 0."""
-    return log_header + frame * (FRAME_HEADER_BYTES + size) + FRAME_HEADER_BYTES
+    return LOG_HEADER_BYTES + frame * (FRAME_HEADER_BYTES + size) + FRAME_HEADER_BYTES
