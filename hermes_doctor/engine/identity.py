@@ -8,7 +8,7 @@ there is true of every other store, and messages are numbered from 1 in all of t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import apsw
@@ -20,9 +20,14 @@ from hermes_doctor.store.shape import Shape
 #: Keys of state_meta by which releases from 0.21.5 on tell one file from another; a recovery gives new ones.
 _KEYS = ("store_instance_id", "db_file_generation")
 
+_GENERATIONS = """
+SELECT CAST(value AS BLOB), key FROM state_meta
+ WHERE key IN (SELECT value FROM json_each(?)) AND typeof(value) = 'text'
+"""
+
 #: The newest chats that hold messages: no repair deletes them, and a prune begins with the oldest.
 _CHATS = """
-SELECT id, started_at FROM sessions
+SELECT CAST(id AS BLOB), started_at FROM sessions
  WHERE typeof(id) = 'text' AND typeof(started_at) = 'real' AND instr(CAST(id AS BLOB), x'00') = 0
    AND EXISTS (SELECT 1 FROM messages WHERE messages.session_id = sessions.id)
  ORDER BY started_at DESC LIMIT 32
@@ -35,10 +40,7 @@ def identify(connection: apsw.Connection, shape: Shape, bundle: Bundle) -> dict[
     """Return by what the store can be known again, as JSON can hold it."""
     known: dict[str, Any] = {"device": bundle.device, "inode": bundle.inode} | _generations(connection, shape)
     if _has_chats(shape):
-        # As bytes: an id that is no text would end the reading, and could not be looked for again.
-        raw = connection.execute(f"SELECT CAST(id AS BLOB), started_at FROM ({_CHATS})")
-        chats = ((decoded(bytes(chat), shape.encoding), at) for chat, at in raw)
-        known["chats"] = [[chat, float(at)] for chat, at in chats if isinstance(chat, str)]
+        known["chats"] = [[chat, float(at)] for chat, at in _texts(connection, shape, _CHATS)]
     return known
 
 
@@ -61,11 +63,15 @@ def is_the_same(known: Mapping[str, Any], connection: apsw.Connection, shape: Sh
 def _generations(connection: apsw.Connection, shape: Shape) -> dict[str, str]:
     if not shape.has("state_meta", "key", "value"):
         return {}
-    found = connection.execute(
-        "SELECT key, value FROM state_meta WHERE key IN (SELECT value FROM json_each(?)) AND typeof(value) = 'text'",
-        (json.dumps(_KEYS),),
-    )
-    return {str(key): str(value) for key, value in found}
+    return {key: value for value, key in _texts(connection, shape, _GENERATIONS, json.dumps(_KEYS))}
+
+
+def _texts(connection: apsw.Connection, shape: Shape, sql: str, *values: str) -> Iterator[tuple[str, Any]]:
+    """Give the rows of a query whose first cell, a blob, is text: what is none could not be looked for again."""
+    for raw, other in connection.execute(sql, values):
+        text = decoded(bytes(raw), shape.encoding)
+        if isinstance(text, str):
+            yield text, other
 
 
 def _has_chats(shape: Shape) -> bool:

@@ -1,4 +1,4 @@
-"""By what a store is known again, also where one of its chats has an id that is no text."""
+"""By what a store is known again, also where a mark of its own or the id of a chat is no text."""
 
 from __future__ import annotations
 
@@ -29,3 +29,20 @@ def test_a_chat_whose_id_is_no_text_is_no_mark(tmp_path: Path) -> None:
         assert is_the_same(known, connection, shape, bundle)
         connection.execute("DELETE FROM sessions WHERE started_at IN (1.5, 4.5)")
         assert not is_the_same(known, connection, shape, bundle)
+
+
+def test_a_mark_that_is_no_text_is_none(tmp_path: Path) -> None:
+    store = tmp_path / "state.db"
+    with closing(apsw.Connection(str(store))) as connection:
+        connection.execute("CREATE TABLE state_meta (key TEXT PRIMARY KEY, value TEXT)")
+        marks = {"store_instance_id": b"\xff", "db_file_generation": "ä".encode(), "other": b"\xff"}
+        connection.executemany("INSERT INTO state_meta VALUES (?, CAST(? AS TEXT))", marks.items())
+    bundle = inspect(store)
+    with closing(apsw.Connection(str(store))) as connection:
+        shape = read_shape(connection)
+        known = identify(connection, shape, bundle)
+        assert known == {"device": bundle.device, "inode": bundle.inode, "db_file_generation": "ä"}
+        moved = {**known, "inode": None}
+        assert is_the_same(moved, connection, shape, bundle)
+        connection.execute("DELETE FROM state_meta WHERE key = 'db_file_generation'")
+        assert not is_the_same(moved, connection, shape, bundle)
