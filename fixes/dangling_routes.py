@@ -27,10 +27,7 @@ DELETE FROM session_model_usage
 def _mend(mending: Mending, finding: Finding) -> None:
     if finding.table != USAGE.table:
         raise FixRefusedError(f"a row of {finding.table} is only reported")
-    columns = mending.view.shape.tables[USAGE.table].primary_key
-    if not columns:
-        # No release makes such a table, and what is deleted from it could not be put back as it was.
-        raise FixRefusedError("its table has no key")
+    columns = mending.primary_key(USAGE.table)
     parts = finding.key if isinstance(finding.key, tuple) else (finding.key,)
     values: dict[str, Cell] = {f"part{n}": part for n, part in enumerate(parts)}
     equal = [

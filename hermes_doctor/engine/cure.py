@@ -67,18 +67,25 @@ class Mending:
             raise FixRefusedError("the row has no single key")
         return key
 
+    def primary_key(self, table: str) -> tuple[str, ...]:
+        """Return the columns of a table's primary key.
+
+        Raises FixRefusedError where it has none: no release makes such a table, and nothing in it could be put back.
+        """
+        columns = self.view.shape.tables[table.lower()].primary_key
+        if not columns:
+            raise FixRefusedError(f"{table} has no primary key here, so that its rows cannot be told apart")
+        return columns
+
     def set(self, table: str, key: Key, *, to: Mapping[str, Cell], expects: Mapping[str, Cell]) -> None:
         """Set columns of the row with that (single-column) primary key, if the expected columns still hold it.
 
         Raises RowMovedError where the row is gone or holds something else.
         """
-        there = self.view.shape.tables[table.lower()]
-        own = next(iter(there.primary_key), None)
-        if own is None:
-            raise FixRefusedError(f"{table} has no primary key here, so that its rows cannot be told apart")
-        expected: dict[str, Cell] = {own: self.single(key), **expects}
+        expected: dict[str, Cell] = {self.primary_key(table)[0]: self.single(key), **expects}
+        name = self.view.shape.tables[table.lower()].name
         self.connection.execute(
-            _update_sql(there.name, tuple(map(_marked, to.items())), tuple(map(_marked, expected.items()))),
+            _update_sql(name, tuple(map(_marked, to.items())), tuple(map(_marked, expected.items()))),
             (*to.values(), *expected.values()),
         )
         if self.connection.changes() != 1:
