@@ -19,7 +19,7 @@ import apsw
 from hermes_doctor.host.bundle import Bundle, copy_file, sidecar
 from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES, LOG_HEADER_BYTES, read_log
 from hermes_doctor.rescue.account import LostRange
-from hermes_doctor.rescue.pages import HEADER_BYTES, MAGIC, Pages, encoding_of, frame_at
+from hermes_doctor.rescue.pages import HEADER_BYTES, MAGIC, Pages, encoding_of
 from hermes_doctor.store.connecting import connect
 from hermes_doctor.store.integrity import Stop, ask
 from hermes_doctor.store.opening import copy_bundle
@@ -72,8 +72,12 @@ def make_copy(bundle: Bundle, folder: Path, told: Callable[[int], object], stop:
     notes: list[str] = []
     if journal.exists() and bundle.journal_hot:
         _roll_back(bundle, store, told, stop, notes)
-    if _size(log) > LOG_HEADER_BYTES and not _log_belongs(store, stop, notes):
-        log.unlink()
+    copy = _opened(store, stop, notes, stack)
+    # With the log of another file it would not be sound.
+    if copy.sound or _size(log) <= LOG_HEADER_BYTES or _log_belongs(store, stop, notes):
+        return copy
+    copy.close()
+    log.unlink()
     return _opened(store, stop, notes, stack)
 
 
@@ -129,7 +133,8 @@ def _rows_in_place(store: Path, *, log: bool) -> int:
     from hermes_doctor.rescue.schema import forms_of, read_entries
     from hermes_doctor.rescue.trees import TreeWalk
 
-    with _pages(store, log=log) as pages:
+    pages, _ = _pages(store, log=log)
+    with pages:
         lost: list[LostRange] = []
         entries = read_entries(pages, lost)
         return sum(
@@ -154,19 +159,20 @@ def _opened(store: Path, stop: Stop, notes: list[str], stack: ExitStack) -> Copy
             connection.close()
         connection = None
     wal = sidecar(store, "-wal")
-    pages = _pages(store, log=_size(wal) > LOG_HEADER_BYTES)
+    has_log = _size(wal) > LOG_HEADER_BYTES
+    pages, frames = _pages(store, log=has_log)
     header = pages.page(1)[: len(MAGIC)] == MAGIC
     copy = Copy(store, pages, connection, sound, header, notes)
     stack.callback(copy.close)
-    if _size(wal) > LOG_HEADER_BYTES:
-        behind = _frames(wal, pages.size, _known_frames(store, pages.size), None)
+    if has_log:
+        behind = _frames(wal, pages.size, frames, None)
         if behind:
             copy.behind, copy.behind_numbers = pages.with_newer(behind), tuple(sorted(behind))
     return copy
 
 
-def _pages(store: Path, *, log: bool) -> Pages:
-    """Read a copy by hand from now on, with what its log has of it.
+def _pages(store: Path, *, log: bool) -> tuple[Pages, int]:
+    """Read a copy by hand from now on, with what its log has of it; and say how many frames of the log that is.
 
     SQLite has proved the sums of the log's frames when it opened the copy, and says in the log's index how far they
     hold. Where it could not open it, they are proved here.
@@ -175,7 +181,8 @@ def _pages(store: Path, *, log: bool) -> Pages:
         header = file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
     wal = sidecar(store, "-wal")
     size = _page_size(header) or (_page_size_of_log(wal) if log else None)
-    newer = _frames(wal, size, 0, _known_frames(store, size)) if log and size is not None else {}
+    frames = _known_frames(store, size) if log and size is not None else 0
+    newer = _frames(wal, size, 0, frames) if frames and size is not None else {}
     if 1 in newer:
         with wal.open("rb") as file:
             file.seek(newer[1])
@@ -183,7 +190,7 @@ def _pages(store: Path, *, log: bool) -> Pages:
     if size is None:
         size = _guessed_page_size(store)
     reserved = header[20] if header.startswith(MAGIC) and header[20] < size // 4 else 0
-    return Pages(store, size, reserved, encoding_of(header), newer)
+    return Pages(store, size, reserved, encoding_of(header), newer), frames
 
 
 def _page_size(header: bytes) -> int | None:
@@ -253,7 +260,7 @@ def _frames(log: Path, size: int, first: int, end: int | None) -> dict[int, int]
     with log.open("rb") as file:
         salts = file.read(LOG_HEADER_BYTES)[16:24]
         for frame in count(first) if end is None else range(first, end):
-            place = frame_at(frame, size)
+            place = LOG_HEADER_BYTES + frame * (FRAME_HEADER_BYTES + size) + FRAME_HEADER_BYTES
             file.seek(place - FRAME_HEADER_BYTES)
             header = file.read(FRAME_HEADER_BYTES)
             # What was left of an earlier round has other salts.

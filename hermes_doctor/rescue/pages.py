@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hermes_doctor.host.wal_files import FRAME_HEADER_BYTES, LOG_HEADER_BYTES
 from hermes_doctor.rescue.records import Layout, Record, layout_of, only_blobs, read_record, signed, varint
 
 MAGIC = b"SQLite format 3\x00"
@@ -338,8 +337,3 @@ def encoding_of(header: bytes) -> str:
     # SQLite looks at these two bits only.
     known = _ENCODINGS.get(int.from_bytes(header[56:60], "big") & 3) if header.startswith(MAGIC) else None
     return known or "UTF-8"
-
-
-def frame_at(frame: int, size: int) -> int:
-    """Return where the page of a frame begins in its log; frames are counted from 0."""
-    return LOG_HEADER_BYTES + frame * (FRAME_HEADER_BYTES + size) + FRAME_HEADER_BYTES
