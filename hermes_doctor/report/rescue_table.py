@@ -16,6 +16,13 @@ _OBSTACLES = {
     "stopped": "Stopped",
 }
 
+#: Where rows were found of which it is not sure that they are as the store last had them, and what may be wrong.
+_DOUBTS = {
+    Source.FREE: "pages that had been given back: they may have been deleted, or changed later",
+    Source.TORN: "torn pages: a text may be mixed up with another",
+    Source.LOG: "behind a broken part of the log: they may have been changed or deleted later",
+}
+
 
 def rescue_text(result: Rescue, look: Look, following: Sequence[str] = (), placing: Sequence[str] = ()) -> str:
     """Return the account of one rescue.
@@ -120,16 +127,9 @@ def _range(account: TableAccount, lost: LostRange) -> str:
 def _doubts(account: TableAccount, limit: int) -> Iterator[str]:
     """What may not be as the store last had it, and what that means for whoever reads it."""
     name = visible(account.name)
-    free, torn = account.saved.get(Source.FREE, 0), account.saved.get(Source.TORN, 0)
-    if free:
-        yield (
-            f"{_rows(free, name)} from pages that had been given back: they may have been deleted, or changed later."
-        )
-    if torn:
-        yield f"{_rows(torn, name)} from torn pages: a text may be mixed up with another."
-    if account.saved.get(Source.LOG):
-        log = _rows(account.saved[Source.LOG], name)
-        yield f"{log} from behind a broken part of the log: they may have been changed or deleted later."
+    for source, doubt in _DOUBTS.items():
+        if account.saved.get(source):
+            yield f"{_rows(account.saved[source], name)} from {doubt}."
     if account.doubtful and limit:
         yield f"Look at these before you rely on them: {name}, {_spans(account, account.doubtful, limit)}."
     if account.cut:
@@ -169,7 +169,8 @@ def _sum(result: Rescue, look: Look) -> Iterator[str]:
     """The result in a sentence, and that the store itself is as it was."""
     if result.outcome not in ("rescued", "partly-rescued"):
         return
-    rows, doubtful = (sum(each.rows for each in result.tables), sum(each.doubtful_rows for each in result.tables))
+    rows = sum(each.rows for each in result.tables)
+    doubtful = sum(each.doubtful_rows for each in result.tables)
     took = duration(result.seconds)
     count = f"all {rows:,} rows" if result.outcome == "rescued" else counted(rows, "row")
     sure = f", {doubtful:,} of them not sure" if doubtful else ""

@@ -125,6 +125,34 @@ To put it in place, stop hermes first. Keep the damaged file, and move it with e
     )
 
 
+def test_one_of_each_and_what_is_from_the_log() -> None:
+    account = TableAccount(
+        "messages", saved={Source.LOG: 1, Source.FREE: 0}, left_out=1, ambiguous_pages=1, cut=1, more_lost=1
+    )
+    account.lost = [LostRange(3, 3, 9, "a page is gone")]
+    text = told(a_rescue(tables=[account], sessions_given=1, chats_short=2, messages_missing=None, index_rebuilt=False))
+    assert "messages 1 1 1 2 " in text
+    assert "Lost of messages is 1 range more." in text
+    assert "1 row of messages is from behind a broken part of the log: they may have been changed or deleted" in text
+    assert "1 row of messages is cut: a value is missing, or ends too early." in text
+    assert "Of 1 page it cannot be told" in text
+    assert "Of messages, 1 older or deleted copy of a row is left out." in text
+    assert "1 session could not be found:" in text
+    assert "2 chats hold fewer messages than hermes had counted. 1 row saved in" in text
+    for other in ("given back", "torn", "leads to no more", "search index", "Verified"):
+        assert other not in text
+
+
+def test_rows_of_other_tables_go_by_their_rowids() -> None:
+    account = replace(hurt(), name="sessions", doubtful=[(5, 5)])
+    text = told(a_rescue(tables=[account]), limit=9)
+    assert "elsewhere: rowids 1,204 to 1,310, for" in text
+    assert "elsewhere: rowid 2,000, for" in text
+    assert "elsewhere: all rowids, for" in text
+    assert "sessions, rowid 5." in text
+    assert "8 ranges of rowids." in told(a_rescue(tables=[account]), limit=0)
+
+
 def test_of_a_whole_one_there_is_little_to_say() -> None:
     result = a_rescue("rescued", tables=[whole()], condition=Condition.READABLE)
     assert told(result).endswith("All 18 rows saved in /srv/rescued.db, in 3.2 s. /srv/hermes/state.db is as it was.")
