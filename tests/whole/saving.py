@@ -256,8 +256,8 @@ def _unplaced(output: Path, before: Rows) -> Iterator[tuple[Cell, tuple[Cell, ..
             return
         for (table,) in tables:
             names = tuple(str(row[1]) for row in connection.execute(f'PRAGMA table_info("{table}")'))
-            columns = (*names[2:4], *(name for name in names[4:]))
-            for count_, rowid, *cells in _cells(connection, str(table), columns):
+            # Behind the numbers of its pages: how many cells, the rowid, and these.
+            for count_, rowid, *cells in _cells(connection, str(table), names[2:]):
                 # What the record holds; columns that were added after it was written have their defaults.
                 own = cells[: int(count_)] if isinstance(count_, int) else cells
                 row = [*own[: len(before.columns)], *before.defaults[len(own) :]]
