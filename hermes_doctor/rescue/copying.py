@@ -141,7 +141,7 @@ def _rows_in_place(store: Path, *, log: bool) -> int:
             len(found.cells)
             for entry, form in forms_of(entries)
             if entry.name in ("messages", "sessions")
-            for found in TreeWalk(pages, entry.root, form, bytearray(pages.count + 2))
+            for found in TreeWalk(pages, entry.root, form)
         )
 
 

@@ -59,7 +59,7 @@ def counters_of(pages: Pages, entries: Sequence[Entry], tables: set[str]) -> dic
     if entry is None:
         return {}
     counters: dict[str, int] = {}
-    for found in TreeWalk(pages, entry.root, SEQUENCE_FORM, bytearray(pages.count + 2)):
+    for found in TreeWalk(pages, entry.root, SEQUENCE_FORM):
         for cell in found.cells:
             record = pages.record(found.page, cell)
             if record is not None and not record.is_cut:

@@ -215,9 +215,7 @@ class _Search:
         for entry in self.entries:
             if entry.kind == "table" and entry.name.lower() not in self.roots:
                 claim(self.pages, entry.root, claimed)
-        schema = self.pages.branch(SCHEMA_ROOT)
-        for child in [] if schema is None else [*(child for child, _ in schema.children), schema.last]:
-            claim(self.pages, child, claimed)
+        claim(self.pages, SCHEMA_ROOT, claimed)
         for number in numbers:
             if claimed[number] or (self.free_known and self.free[number]):
                 continue
@@ -228,8 +226,7 @@ class _Search:
                 branch = self.pages.branch(number)
                 if branch is not None and branch.children:
                     self.branches.append(number)
-                    self.led_to.update(child for child, _ in branch.children)
-                    self.led_to.add(branch.last)
+                    self.led_to.update(branch.ways)
             elif not kind and self.pages.is_zeros(number):
                 self.zeros += 1
 
@@ -350,10 +347,9 @@ class _Search:
         """Return the version that the schema says it has; None where that is not there, or there are several."""
         form = form_of("schema_version", self.known.tables["schema_version"].columns)
         entry = next((entry for entry in self.entries if entry.name.lower() == form.table), None)
+        pages: Iterable[int] = self.versions
         if entry is not None:
-            pages = [found.page for found in TreeWalk(self.pages, entry.root, form, bytearray(self.pages.count + 2))]
-        else:
-            pages = self.versions
+            pages = (found.page for found in TreeWalk(self.pages, entry.root, form))
         found = {row[0] for page in pages for row in self._read(page, form, 2) if row}
         return found.pop() if len(found) == 1 else None
 
@@ -420,7 +416,7 @@ class _Search:
             if entry is None or table not in self.present:
                 self._whole[table] = False
             else:
-                walk = TreeWalk(self.pages, entry.root, self.present[table], bytearray(self.pages.count + 2))
+                walk = TreeWalk(self.pages, entry.root, self.present[table])
                 self._whole[table] = all(found.cells for found in walk) and not walk.lost
         return self._whole[table]
 
@@ -440,7 +436,7 @@ class _Search:
             if branch is None:
                 leaf = self.pages.leaf(page)
                 return page if leaf is not None and leaf.cells else None
-            ways = [child for child, _ in branch.children if child] + ([branch.last] if branch.last else [])
+            ways = [page for page in branch.ways if page]
             if not ways:
                 return None
             page = ways[min(int(share * len(ways)), len(ways) - 1)]
@@ -473,7 +469,7 @@ class _Search:
         return top, lost
 
     def _walk(self, form: Form, top: int) -> _Walk:
-        walk = TreeWalk(self.pages, top, form, bytearray(self.pages.count + 2))
+        walk = TreeWalk(self.pages, top, form)
         rows, low, high = 0, (1 << 63) - 1, -(1 << 63)
         for found in walk:
             rows += len(found.cells)

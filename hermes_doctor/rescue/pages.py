@@ -61,6 +61,11 @@ class Branch:
     last: int
     whole: bool
 
+    @property
+    def ways(self) -> list[int]:
+        """All pages that it leads to."""
+        return [child for child, _ in self.children] + ([self.last] if self.last else [])
+
 
 class Pages:
     """The pages of a file, some of them newer in its log.

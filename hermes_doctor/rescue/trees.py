@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hermes_doctor.rescue.account import LostRange
 from hermes_doctor.rescue.forms import Form
 from hermes_doctor.rescue.pages import Branch, Cell, Leaf, Pages
+from hermes_doctor.store.trees import SCHEMA_ROOT
 
 #: No tree is deeper: with two children a page it would have a million times a million pages.
 _DEEPEST = 40
@@ -43,20 +44,20 @@ class Found:
 class TreeWalk:
     """The way through one table's tree: gives the pages of its rows, in order, and notes what is lost.
 
-    ``claimed`` gets a mark for each page that is the tree's.
+    ``claimed`` gets a mark for each page that is the tree's, and no page that has one already is taken for its.
     """
 
-    def __init__(self, pages: Pages, root: int, form: Form, claimed: bytearray) -> None:
+    def __init__(self, pages: Pages, root: int, form: Form, claimed: bytearray | None = None) -> None:
         self.lost: list[LostRange] = []
         self._pages = pages
         self._root = root
         self._form = form
-        self._claimed = claimed
+        self._claimed = bytearray(pages.count + 2) if claimed is None else claimed
         self._depth = _usual_depth(pages, root)
 
     def __iter__(self) -> Iterator[Found]:
         """Give the pages one after the other."""
-        if not (self._root == 1 or self._pages.has(self._root)):
+        if not _is_there(self._pages, self._root):
             self._lose(None, None, self._root, BEYOND if self._root else NO_ROOT, 0)
             return
         yield from self._down(self._root, None, None, 0)
@@ -154,13 +155,11 @@ def claim(pages: Pages, root: int, claimed: bytearray) -> None:
     waiting = [root]
     while waiting:
         page = waiting.pop()
-        if not pages.has(page) or claimed[page]:
+        if not _is_there(pages, page) or claimed[page]:
             continue
         claimed[page] = 1
         branch = pages.branch(page)
-        if branch is not None:
-            waiting += [child for child, _ in branch.children]
-            waiting += [branch.last] if branch.last else []
+        waiting += [] if branch is None else branch.ways
 
 
 def _in_bounds(branch: Branch, low: int | None, high: int | None) -> tuple[list[tuple[int, int]], bool]:
@@ -176,19 +175,22 @@ def _is_within(number: int, low: int | None, high: int | None) -> bool:
     return (low is None or number > low) and (high is None or number <= high)
 
 
+def _is_there(pages: Pages, page: int) -> bool:
+    """Whether the file has that page; the first, at which the schema begins, is always there."""
+    return page == SCHEMA_ROOT or pages.has(page)
+
+
 def _usual_depth(pages: Pages, root: int) -> int:
     """Return how deep the rows of a tree lie: all as deep, so what most ways down say holds."""
     depths: Counter[int] = Counter()
     for share in (0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 1.0):
         page, depth = root, 0
         while depth < _DEEPEST:
-            branch = pages.branch(page) if page == 1 or pages.has(page) else None
-            if branch is None:
-                break
-            ways = [child for child, _ in branch.children] + ([branch.last] if branch.last else [])
+            branch = pages.branch(page) if _is_there(pages, page) else None
+            ways = [] if branch is None else branch.ways
             if not ways:
                 break
             page, depth = ways[min(int(share * len(ways)), len(ways) - 1)], depth + 1
-        if (page == 1 or pages.has(page)) and pages.leaf(page) is not None:
+        if _is_there(pages, page) and pages.leaf(page) is not None:
             depths[depth] += 1
     return depths.most_common(1)[0][0] if depths else 0
