@@ -79,8 +79,10 @@ class Reading:
         self.entries: list[Entry] = []
         #: Tables whose statement is lost.
         self.missing = Missing()
-        self._known_forms: list[Form] | None = None
         self.tables: list[Table] = []
+        #: The forms of what search indexes keep in tables, and of the schema; and those of all tables that have rowids.
+        self._other_forms: list[Form] = [SCHEMA_FORM]
+        self.forms: list[Form] = []
         #: The highest rowids that were ever given, by table (AUTOINCREMENT).
         self.counters: dict[str, int] = {}
 
@@ -115,6 +117,8 @@ class Reading:
         for table in self.tables:
             table.account.failed = failed.get(table.entry.name)
         self.tables = [table for table in self.tables if table.account.failed is None]
+        forms = [table.form for table in self.tables] + self._other_forms
+        self.forms = [form for form in forms if not form.without_rowid]
 
     def _read_schema(self) -> None:
         lost: list[LostRange] = []
@@ -127,16 +131,21 @@ class Reading:
             claim(self.pages, page, self.claimed)
         beside = shadows(self.entries)
 
+        def is_read(entry: Entry) -> bool:
+            return entry.name.lower() not in beside and not entry.name.lower().startswith("sqlite_")
+
         def failed(entry: Entry, why: str) -> None:
-            if entry.name.lower() not in beside and not entry.name.lower().startswith("sqlite_"):
+            if is_read(entry):
                 why = f"what the store says of how it was made is not understood: {why}"
                 self.result.tables.append(TableAccount(entry.name, failed=why))
 
         for entry, form in forms_of(self.entries, failed):
-            if entry.name.lower() not in beside and not entry.name.lower().startswith("sqlite_"):
+            if is_read(entry):
                 account = TableAccount(entry.name)
                 self.tables.append(Table(entry, form, account))
                 self.result.tables.append(account)
+            elif entry.name.lower() in beside:
+                self._other_forms.append(form)
         if lost:
             self.result.notes.append(
                 "A part of the list of all tables is damaged: what it names was put together from what is left of it"
@@ -203,20 +212,19 @@ class Reading:
         return table.form.without_rowid or not self._holds_others(table)
 
     def _holds_others(self, table: Table) -> bool:
-        forms = self._forms()
-        walk = TreeWalk(self.pages, table.entry.root, table.form, bytearray(self.pages.count + 2))
+        walk = TreeWalk(self.pages, table.entry.root, table.form)
         for count, found in enumerate(walk):
             if count % _OFTEN == 0:
                 self.check()
-            if found.torn and self._is_of_another(table, found.page, forms):
+            if found.torn and self._is_of_another(table, found.page):
                 return True
-        return any(self._is_of_another(table, each.page, forms) for each in walk.lost if each.page is not None)
+        return any(self._is_of_another(table, each.page) for each in walk.lost if each.page is not None)
 
-    def _is_of_another(self, table: Table, page: int, forms: list[Form]) -> bool:
+    def _is_of_another(self, table: Table, page: int) -> bool:
         leaf = self.pages.leaf(page)
         if leaf is None or not leaf.cells:
             return False
-        tables = whose(forms, [self.pages.layout(page, cell) for cell in leaf.cells])
+        tables = whose(self.forms, [self.pages.layout(page, cell) for cell in leaf.cells])
         return bool(tables) and table.form.table not in tables
 
     def _in_place(self, table: Table, walk: TreeWalk) -> Iterator[Row]:
@@ -244,9 +252,7 @@ class Reading:
 
     def _claim_the_rest(self) -> None:
         """Mark the pages of tables that are not read: the schema, and search indexes, which are made anew."""
-        top = self.pages.branch(SCHEMA_ROOT)
-        for child in [] if top is None else [*(child for child, _ in top.children), top.last]:
-            claim(self.pages, child, self.claimed)
+        claim(self.pages, SCHEMA_ROOT, self.claimed)
         read = {table.entry.name for table in self.tables}
         for entry in self.entries:
             if entry.kind == "table" and entry.name not in read and entry.root:
@@ -269,9 +275,8 @@ class Reading:
                 for table in self.tables
                 if table.lost
             }
-        pages = loose_pages(
-            self.pages, self.claimed, self._forms(), gaps, free, self._telling(range(2, self.pages.count + 1))
-        )
+        numbers = self._telling(range(2, self.pages.count + 1))
+        pages = loose_pages(self.pages, self.claimed, self.forms, gaps, free, numbers)
         with self.new.transaction():
             for found in pages:
                 if found.table is None:
@@ -299,15 +304,6 @@ class Reading:
         account.left_out += len(rows) - put_in
         if not found.others and put_in == len(found.cells):
             table.found_again(found.cells)
-
-    def _forms(self) -> list[Form]:
-        """Return the forms of all tables that keep their rows by rowids, those of search indexes included."""
-        if self._known_forms is None:
-            beside = shadows(self.entries)
-            others = [form for entry, form in forms_of(self.entries) if entry.name.lower() in beside]
-            forms = [table.form for table in self.tables] + others + [SCHEMA_FORM]
-            self._known_forms = [form for form in forms if not form.without_rowid]
-        return self._known_forms
 
     def _telling(self, numbers: range) -> Iterator[int]:
         for number in numbers:
@@ -365,7 +361,7 @@ class Reading:
                 self.check()
                 leaf = behind.leaf(number)
                 cells = [] if leaf is None else leaf.cells
-                tables = whose(self._forms(), [behind.layout(number, cell) for cell in cells])
+                tables = whose(self.forms, [behind.layout(number, cell) for cell in cells])
                 if len(tables) != 1 or tables[0] not in highest:
                     continue
                 table = by_name[tables[0]]
