@@ -281,20 +281,16 @@ class Line:
             self.damage,
             f"{len(came)}",
             f"{sum(each.rows['messages'] for each in came):,}",
-            self._share({id(each): each.there for each in came}),
-            *(self._share({id(each): each.intact(way) for each in came if way in each.saved}) for way in WAYS),
+            _share([(each.there, each.rows["messages"]) for each in came]),
+            *(
+                _share([(each.intact(way), each.rows["messages"]) for each in came if way in each.saved])
+                for way in WAYS
+            ),
             f"{wrong[OURS] - unnamed} + {unnamed}",
             f"{wrong[SHELL]:,}",
             f"{wrong[HERMES]:,}",
             f"{sum(bool(each.below()) for each in came) or ''}",
         ]
-
-    def _share(self, saved: Mapping[int, int]) -> str:
-        """How many altogether, and of which share of a file at least and in the middle."""
-        shares = [100 * saved[id(each)] / each.rows["messages"] for each in self.all if id(each) in saved]
-        if not shares:
-            return ""
-        return f"{sum(saved.values()):,} ({_percent(min(shares))} / {_percent(statistics.median(shares))})"
 
 
 HEADINGS = (
@@ -308,6 +304,15 @@ file, in percent. *Still there*: messages whose pages are in what is left, byte 
 so, or not there any more; *named*: those that the report calls doubtful or cut. Deleted chats lie in the free pages of
 every store, and `.recover` hands them out.
 """
+
+
+def _share(saved: Sequence[tuple[int, int]]) -> str:
+    """How many altogether, and of which share of a file at least and in the middle; each is of so many."""
+    if not saved:
+        return ""
+    shares = [100 * count / rows for count, rows in saved]
+    total = sum(count for count, _ in saved)
+    return f"{total:,} ({_percent(min(shares))} / {_percent(statistics.median(shares))})"
 
 
 def _percent(share: float) -> str:

@@ -46,6 +46,12 @@ def test_nearly_all_is_not_all() -> None:
     assert cells(line)[-1] == "1"
 
 
+def test_who_did_not_take_part_has_no_share_of_a_file() -> None:
+    line = table([came(500, None, 100), came(900, 800, 0)]).splitlines()[2]
+    assert cells(line)[4:7] == ["1,400 (50 / 70)", "800 (80 / 80)", "100 (0 / 5)"]
+    assert cells(table([came(500, None, 100)]).splitlines()[2])[5] == ""
+
+
 def test_what_is_below_or_broken_is_told_with_its_command() -> None:
     broken = came(5, None, 5)
     broken.faults.append("it went wrong")
