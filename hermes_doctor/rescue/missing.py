@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from hermes_doctor.rescue.account import LostRange
 from hermes_doctor.rescue.forms import Form, FormColumn
 from hermes_doctor.rescue.known import SEARCH_TABLES, Known, KnownColumn, Way, form_of, known
+from hermes_doctor.rescue.looks import oddities
 from hermes_doctor.rescue.loose import whose
 from hermes_doctor.rescue.pages import INTERIOR, LEAF, Cell, Pages, free_pages
 from hermes_doctor.rescue.records import Layout
@@ -47,43 +48,6 @@ _NULL, _NUMBER, _ZERO, _BLOB, _TEXT = 0, 1, 8, 12, 13
 _LOOKED_AT = 20
 _WAYS_DOWN = (0.0, 0.5, 1.0)
 _DEEPEST = 40
-
-#: What texts look like in columns that can be told by it.
-_LOOKS: dict[str, re.Pattern[str]] = {
-    name: re.compile(pattern, re.S)
-    for pattern, names in (
-        (
-            r"[\w.:\-]{0,60}\Z",
-            "role source created_source chat_type end_reason finish_reason title_source display_kind",
-        ),
-        (r"[\w.:\-]{0,60}\Z", "handoff_state handoff_platform state delivery_state effect_disposition billing_mode"),
-        (r"[\w.:\-]{0,60}\Z", "last_activity_provenance cost_status cost_source billing_provider pricing_version"),
-        (r"\s*[{\[\"]", "model_config origin_json entry_json event_json result_json task_json display_metadata"),
-        (r"\s*[{\[\"]", "tool_calls reasoning_details codex_reasoning_items codex_message_items"),
-        (r"\s*[{\[\"]", "absorbed_message_uids tool_call_uids"),
-        (r"[0-9a-f]{32,128}\Z", "hash system_prompt_hash message_uid tool_call_uid"),
-        (r"\S{0,300}\Z", "id session_id parent_session_id conversation_id delegation_id tool_call_id"),
-        (r"\S{0,300}\Z", "platform_message_id user_id chat_id thread_id session_key model git_branch"),
-        (r"(?![0-9a-f]{32,}\Z)\S{0,300}\Z", "key"),
-        (r"[\w.\-]{0,80}\Z", "profile_name transport_profile"),
-        (r"(https?:|\Z)", "billing_base_url"),
-        (r"(/|~|\\|[A-Za-z]:|\Z)", "cwd git_repo_root"),
-        (r"[^\n]{0,300}\Z", "title display_name tool_name"),
-    )
-    for name in names.split()
-}
-#: What tells one table from another whose rows look the same otherwise.
-_HOLDERS = {"compression_locks": re.compile(r".*:tid="), "session_turn_leases": re.compile(r".*:turn=")}
-_TIMES = {
-    *("timestamp", "started_at", "ended_at", "updated_at", "acquired_at", "expires_at", "last_heartbeat"),
-    *("dispatched_at", "completed_at", "delivered_at", "delivery_claimed_at", "first_seen", "last_seen"),
-    *("last_activity_at", "last_read_at", "compression_failure_cooldown_until", "compression_recovery_deadline"),
-}
-_FLAGS = {
-    *("observed", "active", "compacted", "_compressed_summary", "archived", "auto_archived", "pinned", "hidden"),
-    "expiry_finalized",
-}
-_EARLIEST = 1e9
 
 
 @dataclass
@@ -308,7 +272,7 @@ class _Search:
         """Return how many values do not look like what their columns hold."""
         names = tuple(column.name for column in self.known.columns(table, way))
         if (table, names) not in self._odds:
-            self._odds[table, names] = sum(_oddities(table, names, row) for row in self._rows(table, way))
+            self._odds[table, names] = sum(oddities(table, names, row) for row in self._rows(table, way))
         return self._odds[table, names]
 
     def _rows(self, table: str, way: Way) -> list[list[Value]]:
@@ -361,7 +325,7 @@ class _Search:
         for table in self._unlisted:
             columns = tuple(column.name for column in forms[table].columns)
             rows = self._samples.get(table, [])
-            if sum(_oddities(table, columns, row) * 5 < len(columns) for row in rows) * 2 > len(rows):
+            if sum(oddities(table, columns, row) * 5 < len(columns) for row in rows) * 2 > len(rows):
                 return True
         return False
 
@@ -422,7 +386,7 @@ class _Search:
 
     def _odd_rows(self, number: int, form: Form) -> int:
         names = tuple(column.name for column in form.columns)
-        return sum(_oddities(form.table, names, row) > 0 for row in self._read(number, form, _LOOKED_AT))
+        return sum(oddities(form.table, names, row) > 0 for row in self._read(number, form, _LOOKED_AT))
 
     def _is_of_sqlite(self, form: Form, row: list[Value]) -> bool:
         """Whether it is a row of a table in which SQLite keeps something about tables: the first column names one."""
@@ -546,22 +510,6 @@ def _layout(shape: tuple[int, ...]) -> Layout:
 def _unusual(form: Form, kinds: tuple[int, ...]) -> int:
     """Return how many values of a row are of another kind than is usual in their columns."""
     return len(kinds) - round(form.likeness(_layout(kinds)) * len(form.columns))
-
-
-def _oddities(table: str, names: tuple[str, ...], row: Sequence[Value]) -> int:
-    return sum(_is_odd(table, name, value) for name, value in zip(names, row, strict=False))
-
-
-def _is_odd(table: str, name: str, value: Value) -> bool:
-    """Whether a value does not look like what releases write into its column."""
-    if isinstance(value, str):
-        pattern = _HOLDERS.get(table) if name == "holder" else _LOOKS.get(name)
-        return pattern is not None and pattern.match(value) is None
-    if isinstance(value, int | float):
-        if name in _FLAGS:
-            return value not in (0, 1)
-        return (name in _TIMES) != (value > _EARLIEST)
-    return False
 
 
 def _note(tables: list[str], way: Way, guessed: bool) -> str:
