@@ -21,6 +21,7 @@ from hermes_doctor.demo.home import make_demo_home
 from hermes_doctor.rescue.copying import make_copy
 from tests.cli.support import doctor, listing, valid
 from tests.whole.breaking import DAMAGES
+from tests.whole.to_be_wrecked import ALL
 
 #: Messages beside the demo's own, and what each of them says: it must never be shown.
 MESSAGES = 600
@@ -183,6 +184,19 @@ def test_of_a_copy_or_a_sound_store_nobody_is_told_to_replace_anything(sound: Pa
     assert "put it in place" not in done.stdout
 
 
+@pytest.mark.parametrize(("name", "is_damaged", "code"), [("lose-root-index", True, 0), ("break-frame", False, 1)])
+def test_whoever_has_a_damaged_store_or_lost_rows_is_told_how_to_replace_it(
+    sound: Path, new: Path, name: str, is_damaged: bool, code: int
+) -> None:
+    wreck = ALL[name]
+    if wreck.before is not None:
+        wreck.before(sound, SEED)
+    wreck.damage(sound, SEED)
+    told = document(sound, "--inspect-only")
+    assert (told["store"]["condition"] == "damaged", told["exit_code"]) == (is_damaged, code)
+    assert "put it in place" in run(sound, new).stdout
+
+
 def test_quiet_says_only_what_is_wrong(sound: Path, new: Path) -> None:
     done = run(sound, new, "--quiet")
     assert (done.exit_code, done.stdout, new.exists()) == (0, "", True)
@@ -201,7 +215,14 @@ def test_a_home_stands_for_its_only_store(store: Path) -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     said = " ".join(done.stderr.split())
     assert "has 2 stores. Name one of them:" in said
+    assert "and more" not in said
     assert document(profile, "--inspect-only")["store"]["profile"] == "work"
+    for name in ("play", "rest"):
+        shutil.copytree(profile, profile.with_name(name))
+    said = " ".join(run(store.parent, "--inspect-only").stderr.split())
+    assert "has 4 stores." in said
+    assert said.count("state.db") == 3
+    assert said.endswith("and more.")
 
 
 @pytest.mark.parametrize(
@@ -310,6 +331,7 @@ def test_stopped_it_leaves_nothing(
         told = valid(done.stdout, "rescue")
         assert (told["outcome"], told["exit_code"], done.exit_code, told["output"]) == ("stopped", 7, 7, None)
         assert "nothing was left" in told["reason"]
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         said = words(again())
         assert "Stopped: " in said
         assert f"Next: doctor rescue {store} {new}{' --inspect-only' * inspects} (starts over)" in said
