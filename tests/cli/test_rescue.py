@@ -164,8 +164,12 @@ def test_the_commands_that_put_it_in_place_do(store: Path, new: Path, tmp_path: 
     commands = [line.strip() for line in told.splitlines() if line.startswith("  ")]
     assert len(commands) == 2
     saved = new.read_bytes()
+    # Whoever types the last one alone loses nothing by it.
+    subprocess.run(["bash", "-c", commands[-1]], check=False, cwd="/")
+    assert (store.read_bytes(), new.read_bytes()) == (damaged, saved)
     subprocess.run(["bash", "-ec", "\n".join(commands)], check=True, cwd="/")
     assert store.read_bytes() == saved
+    assert (home / "state.db.damaged").stat().st_mode & 0o777 == 0o700
     assert (home / "state.db.damaged" / "state.db").read_bytes() == damaged
     beside = {"state.db-wal", "state.db-journal"} if with_log else set()
     assert names_in(home / "state.db.damaged") == sorted({"state.db", *beside})
