@@ -73,8 +73,6 @@ class _Reading:
         #: The digest of the stretch that was given last; NOTHING before the first, None where there is none to tell.
         self._last: bytes | None = NOTHING
         self._moment = self._reader.moment
-        #: What was found in new stretches, by their places, since the moment was asked for last.
-        self._found: dict[int, str | None] = {}
 
     def ranges(self) -> Iterator[Range]:
         ends = self._sifter.ends(self._reader)
@@ -166,30 +164,23 @@ class _Reading:
 
     def _taking(self, kept: Kept) -> Callable[[Sequence[Finding]], None]:
         """Take in a stretch to be kept, and return what is to be told what was found there."""
-        place, moment = len(self._scan._new), self._moment
-        self._scan._new.append(kept)
+        new, place, moment = self._scan._new, len(self._scan._new), self._moment
+        new.append(kept)
 
         def note(found: Sequence[Finding]) -> None:
-            if moment == self._moment:
-                self._found[place] = brief(found)
+            # Where somebody has written since, it may be of other rows than the stretch.
+            if moment == self._reader.moment:
+                new[place] = replace(new[place], found=brief(found))
 
         return note
 
     def _border(self, following: Stretch | None) -> None:
-        """Note in what is new which stretch is behind it: this one, or none; and what was found by then.
-
-        Where somebody has written since the moment was asked for last, that may be of other rows than the stretch.
-        """
+        """Note in what is new which stretch is behind it: this one, or none."""
         new, moment = self._scan._new, self._reader.moment
         if moment != self._moment:
             self._moment, self._last = moment, None
-            self._found.clear()
-            return
-        if new and new[-1].stretch.digest == self._last:
+        elif new and new[-1].stretch.digest == self._last:
             new[-1] = replace(new[-1], behind=NOTHING if following is None else following.digest)
-        while self._found:
-            place, found = self._found.popitem()
-            new[place] = replace(new[place], found=found)
 
 
 def _has_neighbours(recalled: Sequence[Kept], place: int, step: int, proven: set[int], end: int) -> bool:
