@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,9 @@ from click.testing import CliRunner, Result
 
 from hermes_doctor.cli.app import app
 from hermes_doctor.demo.home import make_demo_home
+from hermes_doctor.engine.model import Check
+from hermes_doctor.engine.scan import StoreScan, scan_store
+from hermes_doctor.host.homes import StoreRef
 from hermes_doctor.rescue.copying import make_copy
 from tests.cli.support import doctor, listing, valid
 from tests.whole.breaking import DAMAGES
@@ -153,13 +159,18 @@ def test_what_a_person_reads(store: Path, new: Path) -> None:
 
 
 @pytest.mark.parametrize("with_log", [False, True])
-def test_the_commands_that_put_it_in_place_do(store: Path, new: Path, tmp_path: Path, with_log: bool) -> None:
+def test_the_commands_that_put_it_in_place_do(
+    store: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_log: bool
+) -> None:
     home = store.parent
     if with_log:
         (home / "state.db-wal").write_bytes(b"no log at all")
+        (home / "state.db-shm").write_bytes(b"no index of it")
         (home / "state.db-journal").write_bytes(b"")
     damaged = store.read_bytes()
-    done = run(home, new)
+    # Named as a person would, from the folder that the new one is to be in.
+    monkeypatch.chdir(new.parent)
+    done = run(home, new.name)
     told = done.stdout.partition("To put it in place, stop hermes first.")[2]
     commands = [line.strip() for line in told.splitlines() if line.startswith("  ")]
     assert len(commands) == 2
@@ -171,11 +182,25 @@ def test_the_commands_that_put_it_in_place_do(store: Path, new: Path, tmp_path: 
     assert store.read_bytes() == saved
     assert (home / "state.db.damaged").stat().st_mode & 0o777 == 0o700
     assert (home / "state.db.damaged" / "state.db").read_bytes() == damaged
-    beside = {"state.db-wal", "state.db-journal"} if with_log else set()
+    beside = {"state.db-wal", "state.db-shm", "state.db-journal"} if with_log else set()
     assert names_in(home / "state.db.damaged") == sorted({"state.db", *beside})
     assert not beside & set(names_in(home))
     assert not new.exists()
     assert doctor(tmp_path, "scan", home).returncode in (0, 1)
+
+
+def test_a_store_that_is_a_link_stays_one(store: Path, new: Path, tmp_path: Path) -> None:
+    there = tmp_path / "elsewhere" / "kept.db"
+    there.parent.mkdir()
+    store.replace(there)
+    store.symlink_to(there)
+    told = run(store, new).stdout.partition("To put it in place, stop hermes first.")[2]
+    commands = [line.strip() for line in told.splitlines() if line.startswith("  ")]
+    saved = new.read_bytes()
+    subprocess.run(["bash", "-ec", "\n".join(commands)], check=True, cwd="/")
+    assert store.is_symlink()
+    assert there.read_bytes() == saved
+    assert names_in(there.parent) == ["kept.db", "kept.db.damaged"]
 
 
 def test_of_a_copy_or_a_sound_store_nobody_is_told_to_replace_anything(sound: Path, new: Path, tmp_path: Path) -> None:
@@ -343,6 +368,31 @@ def test_stopped_it_leaves_nothing(
         assert list((tmp_path / "tmp").iterdir()) == list(new.parent.iterdir()) == []
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def test_how_far_it_is_is_told_to_whoever_asks(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.5)
+        return make_copy(*arguments)
+
+    monkeypatch.setattr("hermes_doctor.rescue.run.make_copy", slow)
+    monkeypatch.setattr("hermes_doctor.report.progress.PATIENCE", 0.0)
+    lines = [json.loads(line) for line in run(store, "--inspect-only", "--progress", "json").stderr.splitlines()]
+    assert "copying" in {line["step"] for line in lines}
+
+
+def test_the_new_file_is_looked_at_for_what_is_said_of_it(
+    store: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def asking(ref: StoreRef, checks: Sequence[Check], *more: Any) -> StoreScan:
+        asked.append(sorted(check.name for check in checks))
+        return scan_store(ref, checks, *more)
+
+    monkeypatch.setattr("hermes_doctor.rescue.run.scan_store", asking)
+    assert document(store, new)["verified"] is not None
+    assert asked == [["orphan-messages", "search-index"]]
 
 
 def test_a_defect_is_told_as_one(store: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,7 @@ def test_limit(limit: int, ranges: int, more: str) -> None:
     text = told(a_rescue(tables=[hurt()]), limit=limit)
     assert text.count(", for a page ") + text.count(", for it is ") == ranges
     assert more in text
+    assert ("Look at these" in text) == (limit > 0)
     assert ("ids 5, 9 to 14" in text) == (limit > 1)
     assert ("1,300" in text) == (limit > 2)
     assert ("and 1 run more" in text) == (limit == 2)
