@@ -171,6 +171,35 @@ def test_a_page_that_was_claimed_by_another_tree_is_not_read_again(deep: Path) -
         assert is_lost(way, EVERY) == EVERY
 
 
+@pytest.mark.parametrize(
+    ("at", "written"),
+    [
+        pytest.param(3, bytes(2), id="it says that it leads to one page only"),
+        pytest.param(12, (8).to_bytes(2, "big"), id="a cell lies in its header"),
+        pytest.param(12, bytes.fromhex("ffff"), id="a cell lies behind its end"),
+    ],
+)
+def test_of_a_torn_page_above_others_all_that_it_does_not_lead_to_is_lost(deep: Path, at: int, written: bytes) -> None:
+    root = root_of(deep, "messages")
+    number = [each for each in pages_of(deep, "messages", "internal") if each != root][1]
+    with read(deep) as pages:
+        before = pages.branch(number)
+        assert before is not None
+        assert before.whole
+    put(deep, number, written, at)
+    with read(deep) as pages:
+        torn = pages.branch(number)
+        assert torn is not None
+        assert not torn.whole
+        assert set(torn.children) < set(before.children)
+        assert torn.last == before.last
+    found, way, in_torn = walk(deep)
+    assert EVERY > found
+    assert not in_torn
+    assert is_lost(way, EVERY) >= EVERY - found != set()
+    assert {each.page for each in way.lost} == {number}
+
+
 def test_a_torn_leaf_is_told_as_one(deep: Path) -> None:
     number = pages_of(deep, "messages", "leaf")[50]
     with read(deep) as pages:
