@@ -212,6 +212,7 @@ def test_what_comes_from_the_store_is_shown_harmlessly() -> None:
     odd = "a\x1b[31m\u202e\ud800\nb"
     account = replace(hurt(), name=odd, failed=odd, lost=[LostRange(1, 2, 3, odd)])
     result = a_rescue(tables=[account], notes=[odd], verified=odd, reason=odd, next_step=odd)
+    result.ref, result.output = REF._replace(path=Path(f"/srv/{odd}/state.db")), Path(f"/srv/{odd}.db")
     for outcome in get_args(RescueOutcome):
         text = rescue_text(replace(result, outcome=outcome), Look())
         assert all(line.isprintable() for line in text.splitlines())
