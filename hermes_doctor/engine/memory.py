@@ -77,16 +77,18 @@ class Memory:
             " WHERE path = ? AND question = ? ORDER BY low",
             *(path_cell(store), question),
         )
+        if not rows:
+            return None
         try:
             kept = [
                 Kept(Stretch(*stretch), count, before, behind, tuple(json.loads(came_to)), found)
                 for _mark, *stretch, count, before, behind, came_to, found in rows
                 if count is not None
             ]
-            marks = [None if mark is None else _mark_of(mark) for mark in (json.loads(row[0]) for row in rows[:1])]
+            mark = json.loads(rows[0][0])
+            return Recalled(kept, None if mark is None else _mark_of(mark))
         except (ValueError, TypeError, KeyError):
             return None
-        return Recalled(kept, marks[0]) if marks else None
 
     def keep(
         self, store: Path, question: str, mark: FileMark | None, gone: Iterable[Kept], new: Sequence[Kept]
