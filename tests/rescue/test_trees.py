@@ -194,7 +194,7 @@ def test_of_a_torn_page_above_others_all_that_it_does_not_lead_to_is_lost(deep: 
         assert set(torn.children) < set(before.children)
         assert torn.last == before.last
     found, way, in_torn = walk(deep)
-    assert EVERY > found
+    assert found < EVERY
     assert not in_torn
     assert is_lost(way, EVERY) >= EVERY - found != set()
     assert {each.page for each in way.lost} == {number}
