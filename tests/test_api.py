@@ -199,6 +199,17 @@ def test_a_run_is_known_by_a_link_to_its_store_too(store: Path) -> None:
         assert (planned.outcome, planned.count("planned")) == ("planned", _SAFE)
 
 
+def test_a_run_is_known_where_its_home_was_moved_to(store: Path, tmp_path: Path) -> None:
+    with hermes_doctor.apply(store) as applied:
+        run = applied.run
+    assert run is not None
+    moved = store.parent.rename(tmp_path / "moved") / store.name
+    with hermes_doctor.undo(moved, run) as planned:
+        assert (planned.outcome, planned.count("planned")) == ("planned", _SAFE)
+    with pytest.raises(LookupError, match="there is no run ''"):
+        hermes_doctor.undo(moved, "")
+
+
 def test_a_run_that_is_not_known(store: Path) -> None:
     with pytest.raises(LookupError, match="there is no run 'nothing'"):
         hermes_doctor.undo(store, "nothing")

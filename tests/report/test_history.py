@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import pytest
+
 from hermes_doctor.nightly.history import DAY, HOUR, Entry
 from hermes_doctor.nightly.mutes import Mute
 from hermes_doctor.nightly.trends import trends
@@ -81,9 +83,10 @@ def test_a_store_that_could_not_be_read() -> None:
     assert "open-zombies 909 903 grows; there since 2026-11-09 or longer; last looked for 1 day ago" in text
 
 
-def test_a_history_that_is_younger_than_the_time_asked_for() -> None:
+@pytest.mark.parametrize("first", [2, 6.9])
+def test_a_history_that_is_younger_than_the_time_asked_for(first: float) -> None:
     """Its first scan was not 7 days ago, and is not called so."""
-    entries = [Entry(STORE, NOW - days * DAY, counts={"bloat": 1}) for days in (2, 1)]
+    entries = [Entry(STORE, NOW - days * DAY, counts={"bloat": 1}) for days in (first, 1)]
     header = shown(StoreHistory(STORE, entries, trends(entries, NOW, 7 * DAY), {})).splitlines()[-3]
     assert header.split() == ["check", "now", "at", "first", "what", "became", "of", "it"]
 

@@ -136,6 +136,21 @@ def test_quiet_does_not_tell_of_what_is_muted() -> None:
         assert ("### bad-rows" in told, len(told) == 1) == (len(found) == 2, len(found) == 1)
 
 
+def test_what_is_muted_is_told_to_whoever_did_not_ask_for_quiet() -> None:
+    scan = make_scan([make_finding()])
+    scan.checks[0].muted = Muted(1796000000.0, 1797000000.0)
+    assert "| odd-rows | warning | 1 | 1 | 0 | muted |" in text_of(scan).splitlines()
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_store_of_which_a_check_failed_is_not_healthy(quiet: bool) -> None:
+    scan = make_scan()
+    scan.checks[0].status, scan.checks[0].reason = "failed", "it met what it does not know"
+    text = text_of(scan, quiet=quiet)
+    assert "healthy" not in text
+    assert "it met what it does not know" in text
+
+
 def test_quiet_says_only_what_is_wrong() -> None:
     text = text_of(make_scan(), make_scan(condition=Condition.MISSING, reason="there is none"), quiet=True)
     assert text.splitlines()[2:] == ["## `/srv/hermes/state.db`", "", "**missing**", "", "- there is none"]
