@@ -145,6 +145,9 @@ def test_commands_options_and_their_values(answers: Callable[..., list[str]]) ->
     assert answers("bash", "doctor", "rescue", "x", "y") == ["file,y"]
     assert answers("bash", "doctor", "demo", "x") == ["dir,x"]
     assert answers("bash", "doctor", "config", "show", "unkn") == [""]
+    assert answers("bash", "doctor", "config", "show", "resc") == ["plain,rescue"]
+    # Behind the command stand its own options.
+    assert answers("bash", "doctor", "config", "show", "scan", "resc") == [""]
     assert answers("bash", "doctor", "scan", "--check", "'open-z") == ["plain,open-zombies"]
 
 
