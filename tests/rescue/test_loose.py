@@ -12,7 +12,7 @@ from hermes_doctor.rescue.forms import Form, FormColumn
 from hermes_doctor.rescue.loose import Free, LoosePage, loose_pages, whose
 from hermes_doctor.rescue.records import Layout
 from hermes_doctor.rescue.trees import LostRowids
-from tests.rescue.lab import account, ask, hermes, hold, pages_of, put, read, rescue, root_of, rows_of, zero
+from tests.rescue.lab import account, ask, hermes, hold, page, pages_of, put, read, rescue, root_of, rows_of, run, zero
 
 TEXTS = Form("texts", (FormColumn("id", "INTEGER", is_rowid=True), FormColumn("a", "TEXT", needed=True)))
 PAIRS = Form("pairs", (FormColumn("a", "TEXT"), FormColumn("b", "REAL")))
@@ -137,3 +137,33 @@ def test_the_same_rows_found_twice_are_put_in_once(store: Path, new: Path) -> No
     result = rescue(store, new)
     rows = ask(new, 'SELECT "rowid" FROM t')
     assert len(rows) == len(set(rows)) == account(result, "t").rows
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_page_that_is_found_again_leaves_unnamed_only_what_was_taken_of_it(
+    store: Path, new: Path, twice: bool
+) -> None:
+    """Its place in the tree leads to another; of its rows, one may have a value that another row has already."""
+    hermes(
+        store,
+        "CREATE TABLE t(a, b TEXT)",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900)"
+        " INSERT INTO t SELECT i, 'text ' || i FROM n",
+        "CREATE INDEX t_a ON t(a)",
+    )
+    root, leaf = root_of(store, "t"), pages_of(store, "t", "leaf")[1]
+    with read(store) as pages:
+        found = pages.leaf(leaf)
+        assert found is not None
+        number = found.cells[3].number
+    if twice:
+        run(store, f"UPDATE t SET a = 5 WHERE rowid = {number}")
+    run(store, "UPDATE sqlite_schema SET sql = 'CREATE UNIQUE INDEX t_a ON t(a)' WHERE name = 't_a'")
+    before = rows_of(store, "t")
+    put(store, root, root_of(store, "sessions").to_bytes(4, "big"), int.from_bytes(page(store, root)[14:16], "big"))
+    result = rescue(store, new)
+    after = hold(before, result, "t")
+    told = account(result, "t")
+    assert told.saved[Source.LOOSE] == len(found.cells) - twice
+    assert after.keys() == before.keys() - ({number} if twice else set())
+    assert (told.lost != []) == twice
