@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hermes_doctor.rescue.account import Source
 from tests.rescue.lab import (
     account,
     ask,
@@ -192,6 +193,24 @@ def test_rows_that_their_table_does_not_take_are_named(store: Path, new: Path) -
         assert told.rows == 1
 
 
+def test_a_row_that_is_odd_in_itself_does_not_make_its_page_a_torn_one(store: Path, new: Path) -> None:
+    """SQLite lets a key be NULL that is no rowid."""
+    hermes(
+        store,
+        "CREATE TABLE t(a TEXT PRIMARY KEY, b)",
+        MANY.format("t SELECT 'text ' || i, i"),
+        "UPDATE t SET a = NULL WHERE rowid = 7",
+    )
+    before = rows_of(store, "t")
+    zero(store, pages_of(store, "t", "leaf")[2])
+    result = rescue(store, new)
+    after = hold(before, result, "t")
+    told = account(result, "t")
+    assert after[7] == before[7]
+    assert (told.saved, told.doubtful) == ({Source.IN_PLACE: len(after)}, [])
+    assert len(told.lost) == 1
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_doubled_values_where_each_may_be_there_once(store: Path, new: Path, damaged: bool) -> None:
     hermes(
@@ -285,6 +304,19 @@ def test_a_long_text_that_was_written_over_is_named(store: Path, new: Path, writ
     result = rescue(store, new)
     hold(before, result)
     assert account(result, "messages").doubtful == [(7, 7)]
+
+
+def test_the_wiped_end_of_a_long_text_is_missed_where_sqlite_finds_nothing_wrong(store: Path, new: Path) -> None:
+    hermes(store, "UPDATE messages SET content = id || hex(zeroblob(9000)) WHERE id = 7", messages=300)
+    before = rows_of(store, "messages")
+    zero(store, pages_of(store, "messages", "overflow")[-1])
+    assert ask(store, "PRAGMA quick_check") == [("ok",)]
+    result = rescue(store, new)
+    after = hold(before, result)
+    told = account(result, "messages")
+    assert (result.exit_code, told.cut_rows, told.read_by) == (1, [(7, 7)], "pages")
+    assert after.keys() == before.keys()
+    assert b"\0" not in bytes(after[7][3][1])  # type: ignore[arg-type]  # it is a text
 
 
 def test_deleted_rows_are_never_passed_off_as_there(store: Path, new: Path) -> None:
