@@ -1,8 +1,8 @@
 """What ``doctor rescue`` is held to on one damaged store, whatever the damage was.
 
-- As many messages as are still somewhere in the file are the concern of whoever counts; here is what must never be: a
-  row that is handed out as sure and is wrong, a deleted one that is not named as doubtful, a loss that is not told, a
-  damaged file that is not as it was, an output that is not sound.
+As many messages as are still somewhere in the file are the concern of whoever counts; here is what must never be: a
+row that is handed out as sure and is wrong, a deleted one that is not named as doubtful, a loss that is not told, a
+damaged file that is not as it was, an output that is not sound.
 """
 
 from __future__ import annotations
