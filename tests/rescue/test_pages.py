@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_doctor.rescue.pages import Cell, Pages, encoding_of, free_pages
+from hermes_doctor.rescue.pages import Cell, Pages, encoding_of, free_pages, mark_behind_the_end
 from tests.rescue.lab import ask, hermes, make, page, pages_of, put, read, root_of, run, size_of_page, zero
 
 #: Short and long texts, whose rows lie at all borders of what a page keeps of them.
@@ -236,6 +236,25 @@ def test_free_pages_and_whether_their_list_is_whole(store: Path) -> None:
         put(store, following, leads_to.to_bytes(4, "big"))
         with read(store) as pages:
             assert not free_pages(pages)[1]
+
+
+def test_pages_behind_the_end_that_the_header_gives(store: Path) -> None:
+    hermes(store, messages=300)
+
+    def marked() -> list[int]:
+        with read(store) as pages:
+            marks = bytearray(pages.count + 2)
+            mark_behind_the_end(pages, marks)
+            assert len(marks) == pages.count + 2
+            return [number for number, mark in enumerate(marks) if mark]
+
+    count = ask(store, "PRAGMA page_count")[0][0]
+    assert marked() == []
+    put(store, 1, (count - 2).to_bytes(4, "big"), 28)
+    assert marked() == [count - 1, count]
+    # Whoever wrote last did not keep the count.
+    put(store, 1, b"\xff", 95)
+    assert marked() == []
 
 
 @pytest.mark.parametrize(

@@ -319,6 +319,17 @@ def test_the_wiped_end_of_a_long_text_is_missed_where_sqlite_finds_nothing_wrong
     assert b"\0" not in bytes(after[7][3][1])  # type: ignore[arg-type]  # it is a text
 
 
+def test_a_long_text_whose_last_page_leads_out_of_the_file_is_saved_and_named(store: Path, new: Path) -> None:
+    hermes(store, "UPDATE messages SET content = id || hex(zeroblob(9000)) WHERE id = 7", messages=300)
+    before = rows_of(store, "messages")
+    put(store, pages_of(store, "messages", "overflow")[-1], b"\x7f\xff\xff\xf0")
+    zero(store, pages_of(store, "messages", "leaf")[-1])
+    result = rescue(store, new)
+    after = hold(before, result)
+    assert after[7] == before[7]
+    assert account(result, "messages").doubtful == [(7, 7)]
+
+
 def test_deleted_rows_are_never_passed_off_as_there(store: Path, new: Path) -> None:
     """Neither from pages that were given back, nor where the list of those is lost, too."""
     hermes(store, messages=3000)

@@ -101,6 +101,7 @@ def test_the_root_is_gone(deep: Path) -> None:
     found, way, _ = walk(deep)
     assert found == set()
     assert is_lost(way, {-5, 1, COUNT, 1 << 62}) == {-5, 1, COUNT, 1 << 62}
+    assert not any(lost.one_page for lost in way.lost)
 
 
 @pytest.mark.parametrize("root", [0, 1 << 31, 999_999])
@@ -129,6 +130,21 @@ def test_an_interior_page_in_the_place_of_a_leaf(deep: Path) -> None:
     found, way, torn = walk(deep)
     assert (found | torn) <= EVERY
     assert is_lost(way, EVERY) >= EVERY - found
+
+
+def test_a_leaf_in_the_place_of_a_page_above_others(deep: Path) -> None:
+    root = root_of(deep, "messages")
+    inner = [each for each in pages_of(deep, "messages", "internal") if each != root][2]
+    with read(deep) as pages:
+        branch = pages.branch(inner)
+        assert branch is not None
+        leaf = pages.leaf(branch.children[4][0])
+        assert leaf is not None
+    put(deep, inner, page(deep, branch.children[4][0]))
+    found, way, torn = walk(deep)
+    assert {cell.number for cell in leaf.cells} <= found
+    assert not torn
+    assert is_lost(way, EVERY) >= EVERY - found != set()
 
 
 @pytest.mark.parametrize("to", ["itself", "the root", "another"])
