@@ -8,7 +8,7 @@ damaged file that is not as it was, an output that is not sound.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,20 @@ class Rescued:
         """The messages that are wrong, and of which the report says nothing."""
         return self.counted["messages"].wrong - self.unsure
 
+    def untold(self, keys: Set[Cell]) -> frozenset[Cell]:
+        """Of the messages that were there, those that are lost without a word: in no range that the report tells of."""
+        gone = keys - self.counted["messages"].intact - self.unsure
+        tables = _tables(self.report, "messages")
+        if any(table["failed"] or table["more_lost"] for table in tables):
+            return frozenset()
+        ranges = [(each["low"], each["high"]) for table in tables for each in table["lost"]]
+        return frozenset(
+            key
+            for key in gone
+            if not isinstance(key, int)
+            or not any((low is None or low <= key) and (high is None or key <= high) for low, high in ranges)
+        )
+
 
 def before_of(wrecked: Wrecked) -> dict[str, Rows]:
     """The rows that were there before the damage, by table."""
@@ -62,12 +76,17 @@ def judged(
     made = output if output.exists() else None
     counted = {table: count(rows, candidates(rows, made)) for table, rows in before.items()}
     rescued = Rescued(code, report, made, counted)
-    rescued.faults.extend(_faults(wrecked, rescued, deleted, hashes, output))
+    rescued.faults.extend(_faults(wrecked, rescued, before["messages"].keys, deleted, hashes, output))
     return rescued
 
 
 def _faults(
-    wrecked: Wrecked, rescued: Rescued, deleted: frozenset[Cell], hashes: Mapping[str, str], output: Path
+    wrecked: Wrecked,
+    rescued: Rescued,
+    keys: Set[Cell],
+    deleted: frozenset[Cell],
+    hashes: Mapping[str, str],
+    output: Path,
 ) -> Iterator[str]:
     if bundle_hash(wrecked.damaged) != hashes:
         yield "the damaged file, or what lies beside it, is not as it was"
@@ -83,6 +102,8 @@ def _faults(
         yield f"{len(wrong)} messages are wrong and not named: {_some(wrong)}"
     if risen := messages.risen(deleted) - rescued.unsure:
         yield f"{len(risen)} deleted messages are there and not named: {_some(risen)}"
+    if rescued.code in (0, 1) and (untold := rescued.untold(keys)):
+        yield f"{len(untold)} messages are lost and in no range that is told: {_some(untold)}"
     if rescued.code == 0 and (len(messages.intact) < messages.rows or messages.wrong):
         yield f"it says that all was saved, and {messages.rows - len(messages.intact)} messages are not"
     if rescued.output is not None:

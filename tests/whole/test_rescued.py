@@ -43,12 +43,14 @@ def rescued(
     *changes: str,
     code: int = 1,
     unsure: tuple[tuple[int, int], ...] = (),
+    lost: tuple[tuple[int | None, int | None], ...] = (),
     folder: str = "new",
     **report: Any,
 ) -> Rescued:
     """What is said of an output with these changes, of which the report names those messages."""
     output = made(wrecked.before.parent.parent / folder / "state.db", *changes)
-    table = {"name": "messages", "doubtful": unsure, "cut_rows": []}
+    ranges = [{"low": low, "high": high} for low, high in lost]
+    table = {"name": "messages", "doubtful": unsure, "cut_rows": [], "lost": ranges, "more_lost": 0, "failed": None}
     told = json.dumps({"exit_code": code, "reason": None, "tables": [table]} | report)
     hashes = bundle_hash(wrecked.damaged)
     return judged(wrecked, before_of(wrecked), frozenset({_DELETED}), hashes, code, told, output)
@@ -65,7 +67,7 @@ def test_a_promise_that_was_kept_is_no_fault(wrecked: Wrecked) -> None:
     ("change", "number", "fault"),
     [
         ("UPDATE messages SET content = 'TWO' WHERE id = 2", 2, "1 messages are wrong and not named: 2"),
-        ("UPDATE messages SET id = 7 WHERE id = 3", 7, "1 messages are wrong and not named: 7"),
+        ("INSERT INTO messages VALUES (7, 'b', 'three')", 7, "1 messages are wrong and not named: 7"),
         (f"INSERT INTO messages VALUES ({_DELETED}, 'a', 'gone')", _DELETED, "1 deleted messages are there and not"),
     ],
 )
@@ -79,15 +81,21 @@ def test_what_is_wrong_has_to_be_named(wrecked: Wrecked, change: str, number: in
     assert (named.unsure, named.sure_but_wrong) == (frozenset({number}), frozenset())
 
 
-def test_a_loss_is_no_fault_where_it_is_told(wrecked: Wrecked) -> None:
-    done = rescued(wrecked, "DELETE FROM messages WHERE id = 1")
+@pytest.mark.parametrize("told", [(1, 1), (None, 1), (1, None), (-4, 9), (None, None)])
+def test_a_loss_is_no_fault_where_it_is_told(wrecked: Wrecked, told: tuple[int | None, int | None]) -> None:
+    done = rescued(wrecked, "DELETE FROM messages WHERE id = 1", lost=(told,))
     assert done.faults == []
     assert whole_chats(before_of(wrecked)["messages"], done) == {"b"}
 
 
-def test_a_loss_that_is_not_told(wrecked: Wrecked) -> None:
-    done = rescued(wrecked, "DELETE FROM messages WHERE id = 1", code=0)
-    assert done.faults == ["it says that all was saved, and 1 messages are not"]
+@pytest.mark.parametrize("told", [(2, 3), (None, 0), (2, None)])
+def test_a_loss_that_is_not_told(wrecked: Wrecked, told: tuple[int | None, int | None]) -> None:
+    loss = "DELETE FROM messages WHERE id = 1"
+    said = "1 messages are lost and in no range that is told: 1"
+    assert rescued(wrecked, loss, lost=(told,)).faults == [said]
+    assert rescued(wrecked, loss, lost=((1, 1),), code=0, folder="other").faults == [
+        "it says that all was saved, and 1 messages are not"
+    ]
 
 
 def test_exit_codes_that_do_not_fit(wrecked: Wrecked) -> None:
@@ -102,7 +110,10 @@ def test_exit_codes_that_do_not_fit(wrecked: Wrecked) -> None:
     assert none.faults == ["no report (exit code 1)"]
     told = json.dumps({"exit_code": 1, "reason": None, "tables": []})
     none = judged(wrecked, before_of(wrecked), frozenset(), hashes, 1, told, nowhere)
-    assert none.faults == ["exit code 1, and no output"]
+    assert none.faults == [
+        "exit code 1, and no output",
+        "3 messages are lost and in no range that is told: 1, 2, 3",
+    ]
 
 
 def test_what_is_left_beside_either_file(wrecked: Wrecked) -> None:
