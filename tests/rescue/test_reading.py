@@ -18,6 +18,7 @@ from tests.rescue.lab import (
     page,
     pages_of,
     put,
+    read,
     rescue,
     root_of,
     rows_of,
@@ -211,6 +212,31 @@ def test_a_row_that_is_odd_in_itself_does_not_make_its_page_a_torn_one(store: Pa
     assert len(told.lost) == 1
 
 
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_row_whose_chat_is_no_text_is_left_out_where_its_page_is_torn(store: Path, new: Path, torn: bool) -> None:
+    """Such a text may be just what hermes wrote; in a torn page it may as well be what tore it."""
+    hermes(store, messages=300)
+    leaf = pages_of(store, "messages", "leaf")[1]
+    with read(store) as pages:
+        found = pages.leaf(leaf)
+        assert found is not None
+        number = found.cells[3].number
+    run(store, f"UPDATE messages SET session_id = CAST(x'73ff' AS TEXT) WHERE id = {number}")
+    before = rows_of(store, "messages")
+    if torn:
+        put(store, leaf, b"\xff\xff", 8)
+    zero(store, pages_of(store, "messages", "leaf")[-1])
+    result = rescue(store, new)
+    after = hold(before, result)
+    assert (number in after) == (not torn)
+    assert (
+        any(
+            lost.low is None or lost.low <= number <= (lost.high or number) for lost in account(result, "messages").lost
+        )
+        == torn
+    )
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_doubled_values_where_each_may_be_there_once(store: Path, new: Path, damaged: bool) -> None:
     hermes(
@@ -330,9 +356,10 @@ def test_a_long_text_whose_last_page_leads_out_of_the_file_is_saved_and_named(st
     assert account(result, "messages").doubtful == [(7, 7)]
 
 
-def test_deleted_rows_are_never_passed_off_as_there(store: Path, new: Path) -> None:
+@pytest.mark.parametrize("vacuum", [0, 2], ids=["none", "incremental"])
+def test_deleted_rows_are_never_passed_off_as_there(store: Path, new: Path, vacuum: int) -> None:
     """Neither from pages that were given back, nor where the list of those is lost, too."""
-    hermes(store, messages=3000)
+    hermes(store, messages=3000, before=f"PRAGMA auto_vacuum = {vacuum}")
     run(store, "PRAGMA secure_delete = 0", "DELETE FROM messages WHERE id BETWEEN 500 AND 2500")
     assert ask(store, "PRAGMA freelist_count")[0][0] > 5
     before = rows_of(store, "messages")
