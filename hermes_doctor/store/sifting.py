@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 _NONE: Mapping[str, str] = {}
 
-#: Rowids in a range: what is gathered of its rows must fit into memory, and what it costs to begin one must not tell.
-RANGE = 2048
+#: Rowids in a range: what is gathered of its rows must fit into memory, for each thread, and what it costs to begin one
+#: must not tell.
+RANGE = 1024
 #: What is asked of a row may look at rows so many rowids away, and no farther: what a range comes to is kept for the
 #: next scan, and is right there as long as the rows so near are the same.
 REACH = 64
 #: Rowids that one thread takes at once.
-_BLOCK = 8 * RANGE
+_BLOCK = 16 * RANGE
 #: Fewer rowids than this are read by one thread: more connections would cost more than they save.
 _WORTH_THREADS = 4 * _BLOCK
 
