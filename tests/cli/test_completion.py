@@ -48,7 +48,7 @@ class Terminal:
         places = f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}"
         variables = environment(folder, PATH=places, TERM="vt100", NO_COLOR="1", XDG_DATA_HOME=str(folder / "data"))
         self._child = pexpect.spawn(
-            command[0], command[1:], env=variables, cwd=str(folder), encoding="utf-8", timeout=10, dimensions=(60, 200)
+            command[0], command[1:], env=variables, cwd=str(folder), encoding="utf-8", timeout=60, dimensions=(60, 200)
         )
         self.run(prepare)
         self.run(install or INSTALL[shell])

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 from tests.cli.support import doctor, listing, valid
 
 
 def test_the_whole_story(tmp_path: Path) -> None:
-    started = time.monotonic()
     done = doctor(tmp_path, "demo")
-    took = time.monotonic() - started
     assert (done.returncode, done.stderr) == (0, "")
-    assert took < 20, "an honest machine needs a second or two; this one is shared"
     typed = [line.removeprefix("$ doctor ").split() for line in done.stdout.splitlines() if line.startswith("$ ")]
     assert [words[0] for words in typed] == ["scan", "fix", "fix", "scan", "undo", "scan", "explain", "fix"]
     assert "--apply" not in typed[1]

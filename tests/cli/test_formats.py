@@ -208,7 +208,7 @@ def collected(folder: Path) -> Iterator[str]:
         for said in process.stderr:
             if "Listening" in said or "TLS is disabled" in said:
                 break
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
             yield answer.read().decode("utf-8")
     finally:
         process.kill()
