@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.__main__ import RELEASES, SIZES, cases
 from bench.measure import Task, compare
 from bench.quotes import QUOTES, measured
 
@@ -31,6 +32,12 @@ def test_help_tells_of_the_parts_and_the_sizes() -> None:
     assert done.returncode == 0, done.stderr
     assert "reading" in done.stdout
     assert "1000000" in done.stdout
+
+
+def test_what_the_readme_quotes_is_of_stores_that_are_measured() -> None:
+    quoted = {name.partition(": ")[2] for name in QUOTES.values() if " messages, " in name}
+    assert len(quoted) == 3
+    assert quoted <= {str(case) for case in cases(SIZES, RELEASES, (), heavy=True)}
 
 
 @pytest.mark.usefixtures("oracle")
