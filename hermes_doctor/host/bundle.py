@@ -180,9 +180,11 @@ def _look(path: Path) -> tuple[Bundle, int | None]:
         status = real_path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):
         raise _missing(path) from None
-    except RuntimeError:
-        raise StoreProblem(Condition.UNREADABLE, f"{printable(path)} is a symbolic link that leads to itself") from None
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        # What follows links finds out (Python up to 3.12), or what asks for the file behind them (3.13 on).
+        if isinstance(error, RuntimeError) or error.errno == errno.ELOOP:
+            loop = f"{printable(path)} is a symbolic link that leads to itself"
+            raise StoreProblem(Condition.UNREADABLE, loop) from None
         raise unreadable(path, error) from None
     _require_file(path, status)
     if status.st_size == 0:

@@ -120,9 +120,9 @@ def take_lease(path: Path) -> Lease | LeaseRefusal:
 
 
 def on_local_disk(path: Path) -> bool:
-    """Whether the path is on a file system that this machine alone writes; False also where that cannot be told."""
+    """Whether a file lies on a disk that this machine alone writes; False also where there is none, or it cannot be told."""
     try:
-        return file_system_of(path.resolve()) in _LOCAL
+        return file_system_of(path.resolve(strict=True)) in _LOCAL
     except (OSError, RuntimeError):
         return False
 
