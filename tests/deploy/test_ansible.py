@@ -29,6 +29,8 @@ def host(tmp_path: Path) -> PrivateHost:
 def play(host: PrivateHost, *words: str) -> tuple[str, dict[str, dict[str, int]]]:
     """Runs the playbook; returns what it says, and its last count: host -> what -> how often."""
     env = host.environment() | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_PIPELINING": "1"}
+    # Of the socket that ansible 2.20 on makes there the path has to be short.
+    env["TMPDIR"] = "/tmp"
     # What is installed is to be found by itself.
     env.pop("PYTHONPATH")
     command = host.words(sys.executable, "-m", "ansible", "playbook", "-i", host.folder / "hosts", PLAYBOOK, *words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import DistributionFinder, entry_points
@@ -19,8 +20,8 @@ METADATA = "Metadata-Version: 2.1\nName: some\nVersion: 1\n"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder on the path, beside one that is not there."""
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "missing"), str(tmp_path)])
+    """The only folder on the path where packages are, beside one that is not there."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "missing"), str(tmp_path), sysconfig.get_path("stdlib")])
     return tmp_path
 
 
