@@ -120,7 +120,7 @@ def take_lease(path: Path) -> Lease | LeaseRefusal:
 
 
 def on_local_disk(path: Path) -> bool:
-    """Whether a file lies on a disk that this machine alone writes; False also where there is none, or it cannot be told."""
+    """Whether a file that is there lies on a disk that this machine alone writes; False also where nobody can tell."""
     try:
         return file_system_of(path.resolve(strict=True)) in _LOCAL
     except (OSError, RuntimeError):
