@@ -167,7 +167,10 @@ def escapes_sql(shape: Shape, table: str, columns: Sequence[str]) -> str | None:
     return " OR ".join(rf"CASE WHEN {c} IS NULL THEN 0 ELSE {c} LIKE '%\ud%' END" for c in there) or None
 
 
-def _suspect(raw: bytes) -> bool:
+def _suspect(raw: bytes | None) -> bool:
+    # A damaged page may have a NULL where the table allows none, and SQLite does not ask there.
+    if raw is None:
+        return False
     # Called for every row: nearly all of them end in this line.
     if raw.isascii():
         return 0 in raw and _suspect_with_nul(raw)
@@ -196,7 +199,9 @@ def _suspect_with_nul(raw: bytes) -> bool:
 
 
 def _suspect_utf_16(codec: str) -> Callable[[bytes], bool]:
-    def suspect(raw: bytes) -> bool:
+    def suspect(raw: bytes | None) -> bool:
+        if raw is None:
+            return False
         try:
             text = raw.decode(codec)
         except UnicodeDecodeError:

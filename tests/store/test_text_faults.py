@@ -149,6 +149,17 @@ def test_numbers_blobs_and_null_are_not_ours(store: tuple[apsw.Connection, str])
         assert faults_of({"content": cell, "data": cell}, ["content", "data"], ["data"], encoding) == []
 
 
+def test_null_where_the_table_allows_none(store: tuple[apsw.Connection, str]) -> None:
+    """As a damaged page may have it; SQLite takes the table's word, and calls us."""
+    connection, _encoding = store
+    connection.execute("INSERT INTO t (content) VALUES (NULL), ('plain'), (char(0))")
+    connection.pragma("writable_schema", True)
+    connection.execute("UPDATE sqlite_schema SET sql = replace(sql, 'content TEXT', 'content TEXT NOT NULL')")
+    connection.pragma("writable_schema", "reset")
+    assert connection.execute("SELECT count(*) FROM t WHERE content IS NULL").get == 0
+    assert suspected(connection, suspect_sql(read_shape(connection), "t", ["content"])) == {3}
+
+
 @pytest.mark.parametrize("store", ["UTF-8"], indirect=True)
 def test_escapes_in_json_are_met_wherever_they_stand(store: tuple[apsw.Connection, str]) -> None:
     connection, encoding = store
