@@ -80,8 +80,10 @@ def test_somebody_without_a_name_scans_a_home_that_is_mounted_read_only(tmp_path
     made = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True)
     if made.returncode != 0:
         pytest.skip("this machine mounts nothing")
-    scan = [shutil.which("setpriv") or "setpriv", "--reuid=4711", "--regid=4711", "--clear-groups"]
-    scan += [sys.executable, "-m", "hermes_doctor", "scan", "--limit", "0"]
+    somebody = [shutil.which("setpriv") or "setpriv", "--reuid=4711", "--regid=4711", "--clear-groups", sys.executable]
+    if subprocess.run([*somebody, "-c", ""], check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs a Python that another user may run")
+    scan = [*somebody, "-m", "hermes_doctor", "scan", "--limit", "0"]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", mount, "sh", str(store.parent), *scan],
         env=env | {"TMPDIR": "/tmp"},
