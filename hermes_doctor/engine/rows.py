@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from hermes_doctor.engine.model import (
@@ -133,7 +134,9 @@ def run_pass(
     """
     folds = [(each, each.rule.start(view)) for each in laid_over.folded]
     if laid_over.table.rowid is not None:
-        yield from _by_ranges((sifting or sift_pass)(laid_over, view), laid_over, folds, view, failed)
+        # Whatever breaks this off ends the reading at once, and not when somebody lets go of the error.
+        with closing((sifting or sift_pass)(laid_over, view)) as ranges:
+            yield from _by_ranges(ranges, laid_over, folds, view, failed)
     else:
         yield from _at_once(laid_over, folds, view, failed)
     for each, fold in folds:
@@ -193,13 +196,13 @@ def _by_ranges(
             view.reader.on_range(sifted.high)
 
 
-def sift_pass(laid_over: Pass, view: StoreView) -> Iterator[Range]:
+def sift_pass(laid_over: Pass, view: StoreView) -> Generator[Range, None, None]:
     """Read the table of a pass once, whole."""
-    return map(Range, sift(view.reader, sifter_of(laid_over, view)))
+    yield from map(Range, sift(view.reader, sifter_of(laid_over, view)))
 
 
-#: Gives what each range of a pass comes to, in order; together they are the whole table.
-Sifting = Callable[[Pass, StoreView], Iterator[Range]]
+#: Gives what each range of a pass comes to, in order; together they are the whole table. Closed, it reads no more.
+Sifting = Callable[[Pass, StoreView], Generator[Range, None, None]]
 
 
 def sifter_of(laid_over: Pass, view: StoreView) -> Sifter:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class SinceLast:
     _new: list[Kept] = field(default_factory=list)
     _begun: bool = False
 
-    def sift(self, laid_over: Pass, view: StoreView) -> Iterator[Range]:
+    def sift(self, laid_over: Pass, view: StoreView) -> Generator[Range, None, None]:
         """Give what each range of the table comes to, reading of it what has to be."""
         sifter = sifter_of(laid_over, view)
         if laid_over.table.name.lower() != TABLE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import time
@@ -105,3 +106,22 @@ def test_they_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hol
     finally:
         if writer is not None:
             writer.communicate()
+
+
+def test_what_breaks_off_a_scan_breaks_off_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: what ends only when it is collected finds the store closed, and says so on standard error."""
+    store = make_demo_home(tmp_path / "home")
+    unraised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraised.append)
+    told: list[str] = []
+
+    def progress(_path: Path, step: str, _share: float | None) -> None:
+        told.append(step)
+        if told.count(step) > 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scan_store(StoreRef(store, tmp_path / "home", "default"), CHECKS, ScanOptions(threads=3), progress)
+    assert told[-1] == "reading messages"
+    gc.collect()
+    assert unraised == []
