@@ -17,7 +17,7 @@ HeldT = TypeVar("HeldT")
 OtherT = TypeVar("OtherT")
 
 #: Bytes that are kept in memory before they go to a temporary file (mode 0600, unnamed).
-_IN_MEMORY = 4 << 20
+_IN_MEMORY = 1 << 20
 #: Things of a pile that are pickled together: what they share is written once, and most of them share most of it.
 _AT_ONCE = 64
 

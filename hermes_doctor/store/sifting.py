@@ -30,12 +30,12 @@ _NONE: Mapping[str, str] = {}
 
 #: Rowids in a range: what is gathered of its rows must fit into memory, for each thread, and what it costs to begin one
 #: must not tell.
-RANGE = 1024
+RANGE = 512
 #: What is asked of a row may look at rows so many rowids away, and no farther: what a range comes to is kept for the
 #: next scan, and is right there as long as the rows so near are the same.
 REACH = 64
 #: Rowids that one thread takes at once.
-_BLOCK = 16 * RANGE
+_BLOCK = 32 * RANGE
 #: Fewer rowids than this are read by one thread: more connections would cost more than they save.
 _WORTH_THREADS = 4 * _BLOCK
 
