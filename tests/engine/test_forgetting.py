@@ -7,6 +7,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from hermes_doctor.engine.forgetting import KEPT_BYTES, KEPT_SECONDS, forget_old_runs
@@ -46,6 +47,25 @@ def test_what_is_too_old(folder: Path) -> None:
         assert journal.changeset_bytes_by_run() == {older: 0, old: 0, young: 100}
         # What is forgotten is not forgotten again.
         assert forget_old_runs(journal, time.time()) == []
+
+
+def test_how_much_there_is_is_told_without_reading_it(folder: Path) -> None:
+    """Journals hold gigabytes. Where the rest of a changeset should be there is nothing, and nobody looks."""
+    with Journal(folder) as journal:
+        first, second = (make_run(journal, 1, size) for size in (50_000, 70_000))
+        path = journal.path
+    with closing(apsw.Connection(str(path))) as direct:
+        size = int(str(direct.pragma("page_size")))
+        rows = direct.execute("SELECT pageno FROM dbstat WHERE name = 'changesets' AND pagetype = 'overflow'")
+        overflow = [int(str(number)) for (number,) in rows]
+    with path.open("r+b") as file:
+        for number in overflow:
+            file.seek((number - 1) * size)
+            file.write(b"\x7f\xff\xff\xff")
+    with closing(sqlite3.connect(path)) as direct, pytest.raises(sqlite3.DatabaseError):
+        direct.execute("SELECT max(changeset) FROM changesets").fetchall()
+    with Journal(folder) as journal:
+        assert journal.changeset_bytes_by_run() == {first: 50_000, second: 70_000}
 
 
 def test_the_oldest_go_until_the_rest_fits(folder: Path) -> None:
